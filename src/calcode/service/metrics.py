@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: counts and times, never a name."""
+"""Metrics for Prometheus: counts and times, never personal data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Metrics:
         seconds = Histogram(
             "calcode_request_seconds", "From request to answer", ["route"], buckets=_SECONDS, registry=registry
         )
-        #: By line and action, by route and status, by route: found again without a search, which every answer pays for.
+        #: Metrics by (line, action), by (route, status) and by route; cached, because every answer needs them.
         self.decided, self.requests = cache(decisions.labels), cache(requests.labels)
         self.request_seconds = cache(seconds.labels)
         self.commit_seconds = Histogram(
@@ -47,5 +47,5 @@ class Metrics:
         self.free_bytes = Gauge("calcode_free_bytes", "Free disk space of the data folder", registry=registry)
 
     def text(self) -> bytes:
-        """The page of /metrics."""
+        """Return the text of /metrics."""
         return generate_latest(self.registry)

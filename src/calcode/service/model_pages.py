@@ -29,7 +29,7 @@ _Reader = Annotated[Principal, Depends(page_role(*READERS))]
 
 @router.get("/models")
 def models_page(request: Request, service: ServiceHere, principal: _Reader) -> Response:
-    """Every line with its models, what they promise, and what a person may do next."""
+    """Show every line with its models, their promises, and the steps that the person may take."""
     with service.database.reading() as connection:
         reader = reads_cases(connection, principal)
         lines = [_line_models(connection, service, line, reader=reader) for line in own_lines(service, principal)]
@@ -37,7 +37,7 @@ def models_page(request: Request, service: ServiceHere, principal: _Reader) -> R
 
 
 def _line_models(connection: Connection, service: Service, line: str, *, reader: bool) -> dict[str, Any]:
-    # One case more would tell what both models said about it.
+    # For readers, figures change in full steps only: an update after one case would reveal both models' answers.
     upto = last_full_step(connection, line, after=0) if reader else inf
     models = service.models[line]
     n_classes = len(models.prompts.classes)
@@ -47,7 +47,7 @@ def _line_models(connection: Connection, service: Service, line: str, *, reader:
         .where(of_kinds("model_added", "approval"))
         .order_by(EVENT.c.seq)
     ).all()
-    # The newest of each step of a model: when it was added, who proposed it since then, who approved it.
+    # The newest event of each step of a model. Adding a model again discards its earlier proposal and approval.
     steps: dict[tuple[str, str], Any] = {}
     for event in events:
         body = json.loads(event.body)
@@ -96,7 +96,7 @@ def _line_models(connection: Connection, service: Service, line: str, *, reader:
     }
 
 
-#: What each button does, the roles that may press it, and what the page says afterwards.
+#: Buttons of the page and the roles that may press them; the name also selects the notice shown afterwards.
 _STEPS: dict[str, tuple[str, ...]] = {
     "shadow": ("engineer",),
     "refused": ("engineer",),
@@ -108,7 +108,7 @@ _STEPS: dict[str, tuple[str, ...]] = {
 
 @router.post("/models/step")
 def take_step(service: ServiceHere, principal: _Reader, form: Form) -> Response:
-    """Move a model on, or back; the reason stands in the log."""
+    """Take a step of a model, or roll back; the reason is recorded in the log."""
     step = field(form, "step")
     if step not in _STEPS:
         raise Problem(422, "step: not one that a model can take.")
@@ -134,6 +134,6 @@ def take_step(service: ServiceHere, principal: _Reader, form: Form) -> Response:
 def make_candidate(
     service: ServiceHere, principal: Annotated[Principal, Depends(page_role("engineer"))], form: Form
 ) -> Response:
-    """Make a site model from the reviewed cases, as the protocol says; it answers nobody."""
+    """Make a site model from the reviewed cases as the protocol says; it is a candidate and answers no request."""
     recalibrate(service, line_of(service, principal, field(form, "line")), actor=principal.subject)
     return see("/models", done="recalibrated")

@@ -1,4 +1,4 @@
-"""Endpoints of models (SERVICE.md 10): add, shadow, propose, approve, roll back, and who answered when."""
+"""Endpoints of models (SERVICE.md 10): add, shadow, propose, approve, roll back, and the past deployments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ModelFacts(BaseModel):
 
 
 class Deployment(BaseModel):
-    """Which model answered from a record of the log on."""
+    """The models that are in use from a record of the log on."""
 
     line: str
     from_seq: int
@@ -54,14 +54,14 @@ class Deployment(BaseModel):
 
 
 class Added(BaseModel):
-    """A model that was taken as a candidate."""
+    """A model that was accepted as a candidate."""
 
     digest: str
     state: str = "candidate"
 
 
 class StateRequest(BaseModel):
-    """A step of a model; `champion` is proposed by an engineer and then approved by another account."""
+    """The next state of a model; an engineer proposes `champion`, then another account approves it."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -74,7 +74,7 @@ class StateRequest(BaseModel):
 
 
 class StateAnswer(BaseModel):
-    """Where the model stands after the step."""
+    """The state of the model after the step."""
 
     digest: str
     state: str
@@ -82,7 +82,7 @@ class StateAnswer(BaseModel):
 
 
 class RollBack(BaseModel):
-    """Why the model before should answer again; the reason stands in the log."""
+    """The reason for going back to the previous champion; it is recorded in the log."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, json_schema_extra={"examples": [{"why": "too many deferrals since noon"}]}
@@ -96,7 +96,7 @@ class RollBack(BaseModel):
 def models(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))], line: _Line = None
 ) -> list[dict[str, Any]]:
-    """All models and their states, of every line that is the sender's or of one."""
+    """Return all models with their states, of one line or of all lines that the sender may use."""
     with service.database.reading() as connection:
         rows = connection.execute(select(MODEL).where(MODEL.c.line.in_(_lines(service, principal, line)))).all()
     return [{**row._mapping, "promises": json.loads(row.promises)} for row in rows]
@@ -115,7 +115,7 @@ def deployments(
     line: _Line = None,
     at_seq: Annotated[int | None, Query(ge=1, le=2**62, description="Only those that answered at record N")] = None,
 ) -> list[dict[str, Any]]:
-    """Which model answered at any moment, newest first."""
+    """Return the deployments, newest first: they say which model answered at any moment."""
     lines = _lines(service, principal, line)
     query = select(DEPLOYMENT).where(DEPLOYMENT.c.line.in_(lines)).order_by(DEPLOYMENT.c.from_seq.desc())
     if at_seq is not None:
@@ -158,7 +158,7 @@ async def add_model(
             try:
                 digest, change = models.add(path, actor=actor)
             except CalcodeError as error:
-                # The folder's name is of no use to the caller.
+                # The caller has no use for the name of the temporary folder.
                 sentence = str(error).replace(str(path), "model").replace(f"{folder}/", "")
                 raise Problem(422, sentence) from error
         service.change(change)
@@ -183,7 +183,7 @@ def set_state(
     principal: Annotated[Principal, Depends(role("engineer", "approver"))],
     line: _Line = None,
 ) -> dict[str, str]:
-    """Move a model on: into the shadow, towards champion (two accounts), or out."""
+    """Change a model's state: to the shadow, to champion (two accounts), or to refused."""
     actor, models = principal.subject, service.models[line_of(service, principal, line)]
     engineer = "engineer" in principal.roles
     if wanted.state == "champion" and not engineer:
@@ -208,7 +208,7 @@ def roll_back(
     principal: Annotated[Principal, Depends(role("engineer", "approver", "clinician"))],
     line: _Line = None,
 ) -> dict[str, str]:
-    """Let the champion before answer again, from the next block on: one account, no gate."""
+    """Go back to the previous champion from the next block on; one account suffices and no gate is checked."""
     models = service.models[line_of(service, principal, line)]
     digest = service.change(
         lambda t: models.roll_back(t, actor=principal.subject, why=wanted.why, champion=wanted.champion)

@@ -1,4 +1,4 @@
-"""The models of a line and their states; who answers is a row of the log (SERVICE.md 10)."""
+"""The models of a line and their states; the log records which model answers (SERVICE.md 10)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from calcode.service.settings import LineSettings
 from calcode.service.tables import DEPLOYMENT, EVENT, HEAD, MODEL, PROTOCOL, of_kinds
 
 _LOGGER = logging.getLogger("calcode.service")
-#: States in which a file may be added once more: nothing is decided with it.
+#: States in which a model may be added again, because it decides nothing.
 _IDLE = ("added", "candidate", "refused", "retired")
 
 
 @contextmanager
 def room_for_model() -> Iterator[None]:
-    """Refuse with 507 what has no room on the disk, or no right to it; nothing was kept then."""
+    """Refuse with 507 if a model file cannot be written, for lack of space, quota or permission; nothing is kept."""
     try:
         yield
     except (OutputError, OSError) as error:
@@ -50,20 +50,20 @@ def room_for_model() -> Iterator[None]:
 
 
 class InForce(NamedTuple):
-    """What a line's block is decided under."""
+    """The models and rules under which a line decides a block."""
 
     champion: LineModel
     shadow: LineModel | None
     policy: Policy
-    #: The open alarm about the champion's bag, and what the protocol makes of answers then.
+    #: The alarm in force about the champion's bag, and what the protocol says to answer under an alarm.
     alarm: str | None
     on_alarm: str
-    #: `head.deployed` when this was read; a block is recorded only if it is still that.
+    #: Value of `head.deployed` when this was read; a block is recorded only if the value has not changed.
     deployed: int
 
 
 class Models:
-    """The models of one line, those that answer loaded.
+    """The models of one line; the models in use are loaded.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Models:
 
     @property
     def in_force(self) -> InForce:
-        """Who answers now; one value, so that a block sees one deployment whatever changes meanwhile."""
+        """The models and rules in force: one value, so that a block sees one deployment, even while it changes."""
         assert self._in_force is not None, "the service has started"
         return self._in_force
 
@@ -98,26 +98,26 @@ class Models:
 
     @property
     def trusted(self) -> list[str] | None:
-        """Keys that must have signed a model; None where the site file allows unsigned ones."""
+        """Keys, one of which must have signed a model; None if the site file allows unsigned models."""
         return None if self.settings.allow_unsigned else self.settings.trusted
 
     def load(self, path: Path) -> LineModel:
-        """Load a model of this line, signature and golden answers included."""
+        """Load a model file of this line; check its signature and that it can decide."""
         return load_line_model(path, prompts=self.prompts, backbone=self.settings.backbone, trusted=self.trusted)
 
     def follow(self) -> None:
-        """Take over deployment and policy in force; the model before stays loaded for a roll-back.
+        """Load the deployment and policy in force; the previous champion stays loaded for a roll-back.
 
-        Nobody waits for the shadow, nor for the model before: one whose file is damaged is logged and left out.
+        The shadow and the previous champion are not needed to answer: a damaged file of theirs is logged and left out.
 
         Raises
         ------
         CalcodeError
-            If the champion cannot be loaded; whom this process followed so far stays.
+            If the champion cannot be loaded; the deployment that this process has used so far stays.
         """
         with self._following:
             with self._log.database.reading() as connection:
-                # Read first: a change that comes between these queries is seen as one, and read again.
+                # Read first: a change between these queries makes `head.deployed` differ, so that it is read again.
                 deployed = connection.execute(select(HEAD.c.deployed)).scalar_one()
                 row = latest_deployment(connection, self.line)
                 if row is None:
@@ -154,7 +154,7 @@ class Models:
             )
 
     def _taken(self, row: Row[Any]) -> LineModel:
-        """A model from memory, where it is there already, or from its file."""
+        """Return a model from memory, or load it from its file."""
         earlier = self._earlier.pop(row.digest, None)
         return self._loaded.get(row.digest) or earlier or self._checked(row)
 
@@ -167,11 +167,11 @@ class Models:
         return loaded
 
     def loaded(self, digest: str) -> LineModel | None:
-        """A model that answers, is in the shadow or would answer after a roll-back; None for any other."""
+        """Return the champion, the previous champion or the shadow by its digest; None for any other model."""
         return self._loaded.get(digest)
 
     def model(self, digest: str) -> LineModel:
-        """Any model of the line, also one that answered long ago and has labels still to come."""
+        """Return any model of the line, also an early champion whose cases may still get labels."""
         found = self._loaded.get(digest) or self._earlier.get(digest)
         if found is None:
             with self._log.database.reading() as connection:
@@ -182,7 +182,7 @@ class Models:
         return found
 
     def home(self, connection: Any) -> LineModel:
-        """The home model that answered last: the prior of the line's site models (SITE.md S2)."""
+        """Return the home model that answered last: the prior of the line's site models (SITE.md S2)."""
         query = (
             select(DEPLOYMENT.c.champion)
             .join(MODEL, (MODEL.c.digest == DEPLOYMENT.c.champion) & (MODEL.c.line == DEPLOYMENT.c.line))
@@ -197,7 +197,7 @@ class Models:
     # ------------------------------------------------------------------ changes, each made in one transaction
 
     def first(self) -> Callable[[Transaction], None] | None:
-        """The change that makes the site file's model the first champion; None if the log has one already."""
+        """Return the change that makes the site file's model the first champion; None if the log has a champion."""
         with self._log.database.reading() as connection:
             if latest_deployment(connection, self.line) is not None:
                 return None
@@ -218,13 +218,13 @@ class Models:
     def add(self, path: Path, *, actor: str) -> tuple[str, Callable[[Transaction], None]]:
         """Check a model file (signature, classes, prompts, golden answers) and keep it as a candidate.
 
-        One that was refused, retired or never tried may be added once more: under a newer protocol, or to answer again.
+        A refused, retired or untried model may be added again, to use a newer protocol or to answer again.
 
         Returns
         -------
         digest : str
         change : callable
-            Records it.
+            Records the model.
         """
         with room_for_model():
             loaded = self._keep(path)
@@ -239,7 +239,7 @@ class Models:
         return loaded.digest, change
 
     def _keep(self, path: Path) -> LineModel:
-        """A copy of a model file and its signatures in the data folder, under its digest."""
+        """Copy a model file and its signatures to the data folder under its digest, and load the copy."""
         loaded = self.load(path)
         target = self.folder / f"{loaded.digest}.safetensors"
         if path.resolve() != target.resolve():
@@ -271,7 +271,7 @@ class Models:
         transaction.append([self._state(states, actor=actor, why=why, deployment=deployment)])
 
     def refuse(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
-        """Take a candidate or shadow model out."""
+        """Refuse a candidate or shadow model."""
         found = self._require_state(transaction, digest, "candidate", "shadow")
         deployment = None
         if found.state == "shadow":
@@ -281,18 +281,18 @@ class Models:
         transaction.append([self._state({digest: "refused"}, actor=actor, why=why, deployment=deployment)])
 
     def propose(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
-        """An engineer proposes the shadow model."""
+        """Record an engineer's proposal to promote the shadow model."""
         self._require_state(transaction, digest, "shadow")
         body = {"line": self.line, "step": "proposal", "why": why}
         transaction.append([Event(kind="approval", actor=actor, subject=digest, body=body)])
 
     def approve(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
-        """Another account approves, the protocol's gates are checked, and the model answers from the next block."""
+        """Record another account's approval if the protocol's gates pass; the model answers from the next block on."""
         found = self._require_state(transaction, digest, "shadow")
         connection = transaction.connection
         approvals = connection.execute(
             select(EVENT.c.actor, EVENT.c.body)
-            # A proposal of before it was added again is used up.
+            # A proposal from before the model was last added does not count.
             .where(
                 of_kinds("approval"), EVENT.c.subject == digest, EVENT.c.seq > added_at(connection, self.line, digest)
             )
@@ -319,9 +319,9 @@ class Models:
         )
 
     def roll_back(self, transaction: Transaction, *, actor: str, why: str, champion: str | None = None) -> str:
-        """The champion before answers again from the next block: one account, no gate.
+        """Go back to the previous champion from the next block on; one account suffices and no gate is checked.
 
-        `champion` is the model that should go; a second click, or a second person, then goes back no further.
+        `champion` is the model to replace: with it, a second click, or a second person, does not go back further.
         """
         connection = transaction.connection
         row = latest_deployment(connection, self.line)
@@ -332,17 +332,17 @@ class Models:
         before = model_row(connection, self.line, row.previous)
         assert before is not None
         self._require_file(before)
-        # One more step back leads to what stood before the restored model when it was promoted.
+        # The next step back leads to the model that the restored model replaced when it was promoted.
         *_, earlier = [None, *_promoted(connection, self.line)[:-2]]
         states = {row.champion: "retired", row.previous: "champion"}
-        # Added once more, the model before may be in the shadow meanwhile; it cannot be its own.
+        # The restored model may have been added again and be the shadow; it cannot be its own shadow.
         shadow = None if row.shadow == row.previous else row.shadow
         deployment = {"line": self.line, "champion": row.previous, "previous": earlier, "shadow": shadow}
         transaction.append([self._state(states, actor=actor, why=why, deployment=deployment)])
         return str(row.previous)
 
     def gates(self, connection: Any, digest: str, *, upto: float = inf) -> list[str]:
-        """A sentence for each gate of the protocol that the model does not pass, as it was shown up to a record."""
+        """Return a sentence for each gate of the protocol that the model fails; only cases up to `upto` count."""
         row = latest_protocol(connection, self.line)
         if row is None:
             return ["No protocol is in the log; name a protocol file in the site file."]
@@ -370,9 +370,9 @@ class Models:
         return row
 
     def _require_file(self, row: Row[Any]) -> None:
-        """Load the file of a model before the record that deploys it.
+        """Check that the file of a model can be loaded, before the model is deployed.
 
-        Also where it is in memory: other processes and the next start have nothing but the file.
+        It is loaded even if the model is in memory, because other processes and the next start have only the file.
         """
         try:
             self._earlier[row.digest] = self._checked(row)
@@ -390,9 +390,9 @@ class Models:
 
 
 def _promoted(connection: Connection, line: str) -> list[str]:
-    """The champions that a line could go back to, one after the other, and the one that answers now at the end.
+    """Return the champions that a line could go back to, oldest first, and the current champion at the end.
 
-    A model may stand there twice: it was promoted, followed by another one, and promoted again.
+    A model may be listed twice: if it was promoted, replaced, and promoted again.
     """
     found: list[str] = []
     events = select(EVENT.c.subject, EVENT.c.body).where(of_kinds("model_state")).order_by(EVENT.c.seq)
@@ -401,7 +401,7 @@ def _promoted(connection: Connection, line: str) -> list[str]:
         deployment = said["deployment"]
         if said.get("line", line) != line or deployment is None or found[-1:] == [deployment["champion"]]:
             continue
-        # A promotion is about the model that comes, a roll-back about the one that goes.
+        # The subject of a promotion is the new champion, the subject of a roll-back the champion that is replaced.
         if subject != deployment["champion"]:
             del found[-2:]
         found.append(deployment["champion"])
@@ -409,14 +409,14 @@ def _promoted(connection: Connection, line: str) -> list[str]:
 
 
 def latest_deployment(connection: Any, line: str) -> Row[Any] | None:
-    """Which models answer now."""
+    """Return the deployment of a line that is in force."""
     query = select(DEPLOYMENT).where(DEPLOYMENT.c.line == line).order_by(DEPLOYMENT.c.from_seq.desc())
     row: Row[Any] | None = connection.execute(query.limit(1)).first()
     return row
 
 
 def latest_protocol(connection: Any, line: str, *, before: int | None = None) -> Row[Any] | None:
-    """What may change on a line and how; `before`: what held at that record."""
+    """Return the protocol in force on a line; with `before`, the protocol in force at that record."""
     query = select(PROTOCOL).where(PROTOCOL.c.line.in_((line, ""))).order_by(PROTOCOL.c.from_seq.desc())
     if before is not None:
         query = query.where(PROTOCOL.c.from_seq < before)
@@ -425,7 +425,7 @@ def latest_protocol(connection: Any, line: str, *, before: int | None = None) ->
 
 
 def model_row(connection: Any, line: str, digest: str) -> Row[Any] | None:
-    """What is known about a model of a line."""
+    """Return the row of a model of a line."""
     query = select(MODEL).where(MODEL.c.line == line, MODEL.c.digest == digest)
     row: Row[Any] | None = connection.execute(query).first()
     return row

@@ -34,9 +34,9 @@ _OPEN, _FOLDED = ("images", "answers", "coverage"), ("evidence", "labels", "assu
 def monitor_page(
     request: Request, service: ServiceHere, principal: _Reader, line: Annotated[str, Query(max_length=64)] = ""
 ) -> Response:
-    """One line: its alarms, how its readers do, and the monitors of the model that answers.
+    """Show the alarms of a line, its reader statistics, and the monitors of the model that answers.
 
-    The figures change with every case, so who reads cases sees alarms and readers alone.
+    People who read cases see only alarms and reader statistics, because the other figures change with every case.
     """
     lines = own_lines(service, principal)
     if not lines:
@@ -45,7 +45,7 @@ def monitor_page(
     with service.database.reading() as connection:
         reader = reads_cases(connection, principal)
     states = [] if reader else service.monitors[name].states()
-    # An alarm of this second counts from the next decision on; the page says so already.
+    # A new alarm takes effect at the next decision; following it now lets the page show it already.
     service.models[name].follow()
     now, names = service.models[name].in_force, service.models[name].settings.names
     with service.database.reading() as connection:
@@ -86,7 +86,7 @@ def monitor_page(
 
 
 def _models_of(service: Service, line: str, bag: str) -> int:
-    """Models of one sample that have answered on a line."""
+    """Return the number of models of one bag that have answered on a line."""
     with service.database.reading() as connection:
         query = select(DEPLOYMENT.c.champion).where(DEPLOYMENT.c.line == line).distinct()
         answered = connection.execute(query).scalars().all()
@@ -98,7 +98,7 @@ def _models_of(service: Service, line: str, bag: str) -> int:
 def close(
     service: ServiceHere, principal: Annotated[Principal, Depends(page_role(*CLOSING_ROLES))], form: Form
 ) -> Response:
-    """Ask to close an alarm, or agree to it: an engineer and a clinician make the same choice."""
+    """Request the closing of an alarm, or agree to it; an engineer and a clinician must make the same choice."""
     try:
         closing = Closing.model_validate({"why": reason_of(form), "then": field(form, "then")})
     except ValidationError:

@@ -1,8 +1,8 @@
-"""Monitors of a line, live (SITE.md S7, SERVICE.md 9): a function of the log, which a replay gives again exactly.
+"""Live monitors of a line (SITE.md S7, SERVICE.md 9): a function of the log, which a replay reproduces exactly.
 
-Nothing statistical is here: votes go to `calcode.monitor.Watch`. Representatives are measured after their answer has
-left (`measured` events), so that nobody waits for a monitor, and a replay needs no embedding that may be deleted by
-then. The fold reads these events and the labels in the order of the log.
+The statistics are in `calcode.monitor.Watch`. Representatives are measured after their answers were sent, so that no
+answer waits for a monitor. The measurements are recorded (`measured` events), so that a replay needs no embeddings,
+which may be deleted by then. The fold reads these events and the labels in log order.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from calcode.service.tables import (
     of_kinds,
 )
 
-#: Of the saved state; another one is not read, and the log is replayed.
+#: Version of the saved state; a state of another version is not read, and the log is replayed.
 STATE_VERSION = 3
 _LABEL_KINDS = ("review_saved", "review_superseded", "label_received")
-#: Representatives to one `measured` event, and events to one step of the fold.
+#: Representatives per `measured` event, and events per step of the fold.
 _MEASURED_ROWS = 512
 _PAGE = 2000
 
 
 class WatchState(NamedTuple):
-    """A bag's monitors at a moment, safe to draw while the service goes on.
+    """A snapshot of a bag's monitors, safe to draw while the service goes on.
 
     Attributes
     ----------
@@ -60,9 +60,9 @@ class WatchState(NamedTuple):
         Digest of the model that decided last.
     watch : Watch
     waiting : int
-        Drawn cases that have no vote in M2 and M3 so far; the oldest without a label holds the others up.
+        Drawn cases without a vote in M2 and M3 so far; the oldest case without a label delays the others.
     upto : int
-        Record of the log up to which the monitors have seen it.
+        Last record of the log that the monitors have processed.
     """
 
     bag: str
@@ -74,7 +74,7 @@ class WatchState(NamedTuple):
 
 @dataclass(eq=False)
 class _Watched:
-    """The monitors of one bag, and its drawn cases in decision order that wait for their vote."""
+    """The monitors of one bag, and its drawn cases that wait for their vote, in decision order."""
 
     watch: Watch
     queue: list[str] = field(default_factory=list)
@@ -87,14 +87,14 @@ class LineMonitors:
     ----------
     log : Log
     models : Models
-        Of the line.
+        Models of the line.
     """
 
     def __init__(self, log: Log, models: Models) -> None:
         self._log, self._models = log, models
         self.line = models.line
         self._lock = threading.Lock()
-        #: Record of the log up to which the monitors have seen it.
+        #: Last record of the log that the monitors have processed.
         self.upto = 0
         self._measured = 0
         self._watched: dict[str, _Watched] = {}
@@ -105,9 +105,9 @@ class LineMonitors:
     # ------------------------------------------------------------------ what the service does every second
 
     def step(self, change: Callable[[Callable[[Transaction], Any]], Any]) -> None:
-        """Measure what was decided, let it vote, and record the alarms that follow.
+        """Measure new decisions, let them vote, and record the alarms that follow.
 
-        Killed anywhere, the next step does the rest: what is recorded twice is recognised by its id.
+        If the process is killed, the next step does the rest; an alarm recorded already is recognised by its id.
 
         Parameters
         ----------
@@ -131,14 +131,15 @@ class LineMonitors:
                     return
 
     def saving(self, *, least: int = 1) -> Callable[[Transaction], None] | None:
-        """The change that keeps the state, so that the next start replays only what came after it.
+        """Return the change that saves the state, so that the next start replays only later records.
 
-        A cache and no event. It is made here and written by whoever writes, so that no thread waits for another.
+        The saved state is a cache and not an event. This method only prepares the change and the writer carries it out,
+        so that no thread waits for another.
 
         Parameters
         ----------
         least : int
-            Records that must have come since the state was last kept; with fewer there is no change.
+            Least number of new records since the state was last saved; with fewer, the result is None.
         """
         with self._lock:
             if self.upto - self._saved < max(1, least):
@@ -154,7 +155,7 @@ class LineMonitors:
         return change
 
     def states(self) -> list[WatchState]:
-        """A snapshot of every bag's monitors, in the order in which the bags began."""
+        """Return a snapshot of every bag's monitors, in the order in which the bags began."""
         with self._lock:
             return [
                 WatchState(
@@ -168,7 +169,7 @@ class LineMonitors:
             ]
 
     def to_state(self) -> dict[str, Any]:
-        """Everything that later votes depend on, as JSON values."""
+        """Return everything that later votes depend on, as JSON values."""
         return {
             "upto": self.upto,
             "measured": self._measured,
@@ -179,7 +180,7 @@ class LineMonitors:
         }
 
     def _load(self) -> None:
-        """Begin with the saved state if it is one of this log and version, else with the first record."""
+        """Start from the saved state if it is of this log and version, else from the first record."""
         self._loaded = True
         with self._log.database.reading() as connection:
             row = connection.execute(select(MONITOR).where(MONITOR.c.line == self.line)).first()
@@ -191,13 +192,13 @@ class LineMonitors:
                 entry["bag"]: _Watched(Watch.from_state(entry["watch"]), entry["queue"]) for entry in state["bags"]
             }
         except (ValueError, KeyError, ArtifactError):
-            return  # a damaged cache is no cache
+            return  # a damaged cache is ignored
         self.upto, self._measured, self._saved = state["upto"], state["measured"], state["upto"]
 
     # ------------------------------------------------------------------ measuring
 
     def _measurements(self, connection: Connection) -> Event | None:
-        """Distances and zero-shot scores of the next representatives that one model decided."""
+        """Return the distances and zero-shot scores of the next representatives that one model decided."""
         query = (
             select(DECISION)
             .where(
@@ -205,7 +206,7 @@ class LineMonitors:
                 DECISION.c.seq > self._measured,
                 DECISION.c.seq <= settled_upto(connection, self.line),
                 DECISION.c.representative.is_(True),
-                # A patient who calibrated the model is no stranger to it (SERVICE.md 3, step 5).
+                # Patients who calibrated the model are not new to it, and are left out (SERVICE.md 3, step 5).
                 DECISION.c.in_model.is_(False),
                 DECISION.c.known_group.is_(False),
                 DECISION.c.reason != "error",
@@ -216,7 +217,7 @@ class LineMonitors:
         found = connection.execute(query).all()
         if not found:
             return None
-        # In the order of the log: nothing that another model decided in between is jumped over.
+        # Stop at the first decision of another model, so that decisions are measured in log order.
         rows = list(takewhile(lambda row: row.model == found[0].model, found))
         loaded = self._models.model(rows[0].model)
         vectors = embeddings_of(connection, [row.seq for row in rows])
@@ -235,7 +236,7 @@ class LineMonitors:
         return Event(kind="measured", actor="service", subject=self.line, body={**body, "rows": measured})
 
     def _record(self, transaction: Transaction, event: Event) -> None:
-        """Append the measurements unless another process has been here."""
+        """Append the measurements unless another process has recorded them."""
         last = transaction.connection.execute(
             select(EVENT.c.body)
             .where(of_kinds("measured"), EVENT.c.subject == self.line)
@@ -248,7 +249,7 @@ class LineMonitors:
     # ------------------------------------------------------------------ folding the log
 
     def fold(self) -> list[tuple[str, str, Alarm]]:
-        """Take in the records after `upto`; every alarm of the line so far, with its bag and model."""
+        """Process the records after `upto`; return every alarm of the line so far, with its bag and model."""
         columns = [EVENT.c[name] for name in ("seq", "at", "kind", "subject", "body")]
         wanted = of_kinds("measured", *_LABEL_KINDS)
         while True:
@@ -289,7 +290,7 @@ class LineMonitors:
         said = {seq: json.loads(text)["model_answer"] for seq, text in connection.execute(changed)}
         for id, distance, scores in body["rows"]:
             row = decided[id]
-            # A deferral that is no empty set leaves every label possible.
+            # A deferral for any reason but an empty set leaves every label possible.
             left_open = row.action == "defer" and row.reason != "empty_set"
             given = classes if left_open else json.loads(row.released_set)
             case = Case(
@@ -312,7 +313,7 @@ class LineMonitors:
                 watched.queue.append(id)
 
     def _watched_by(self, connection: Connection, loaded: LineModel, seq: int) -> _Watched:
-        """The monitors of the bag that a model belongs to; a new bag has new ones (SITE.md S7)."""
+        """Return the monitors of the bag that a model belongs to; a new bag gets new monitors (SITE.md S7)."""
         bag = bag_of(connection, self.line, loaded.digest, kind=loaded.kind)
         if bag not in self._watched:
             protocol = latest_protocol(connection, self.line, before=seq)
@@ -328,7 +329,7 @@ class LineMonitors:
         return watched
 
     def _vote(self, connection: Connection, watched: _Watched, event: Row[Any]) -> None:
-        """Labels vote in decision order; the first case without one stops the walk until it has one or is overdue."""
+        """Let labels vote in decision order; a case without a label stops the walk until it has one or is overdue."""
         classes = list(watched.watch.classes)
         while watched.queue:
             id = watched.queue[0]
@@ -347,10 +348,10 @@ class LineMonitors:
 
 
 def _in_time(connection: Connection, decision: str, *, upto: int, due: str | None) -> list[Review]:
-    """The reviews of a decision up to a record, without those that came after its day.
+    """Return the reviews of a decision up to a record, without those saved after `due`.
 
-    A label that was there in time counts as it was then. Who confirms it later makes no missing label of it, and who
-    contradicts it later is not heard: how long the walk was held up by other cases decides nothing.
+    A label given in time counts as it was then. A later confirmation does not make it missing, and a later
+    contradiction is ignored: the result must not depend on how long other cases delayed the walk.
     """
     query = select(REVIEW.c.seq, REVIEW.c.saved_at).where(REVIEW.c.decision == decision)
     saved = {row.seq: row.saved_at for row in connection.execute(query)}
@@ -359,7 +360,7 @@ def _in_time(connection: Connection, decision: str, *, upto: int, due: str | Non
 
 
 def shadow_rates(connection: Connection, line: str, loaded: LineModel) -> Rates | None:
-    """What a model answered in the shadow, one image for a patient; None if it answered nothing there."""
+    """Return the rates of a model's answers in the shadow, one image per patient; None if it gave no answer there."""
     promoted = select(func.min(DEPLOYMENT.c.from_seq)).where(
         DEPLOYMENT.c.line == line, DEPLOYMENT.c.champion == loaded.digest
     )
@@ -385,7 +386,7 @@ def shadow_rates(connection: Connection, line: str, loaded: LineModel) -> Rates 
 
 
 def embeddings_of(connection: Connection, seqs: Sequence[int]) -> dict[int, Any]:
-    """Stored embeddings by the record that commits to them; deleted ones are missing."""
+    """Return stored embeddings by the record that commits to them; deleted ones are left out."""
     vectors = {}
     for start in range(0, len(seqs), _MEASURED_ROWS):
         part = list(seqs[start : start + _MEASURED_ROWS])

@@ -76,7 +76,7 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
             subject, found = _account(transaction.connection, name, sub=sub, person=person)
             if found is not None and people.is_ended(found):
                 raise Problem(403, "This account was ended here; ask the administrator.")
-            # The provider says who has which role; to which lines somebody is limited is said here.
+            # Roles come from the provider; limits to lines are set in this service and stay.
             people.set_roles(
                 transaction,
                 subject=subject,
@@ -101,7 +101,7 @@ def add_oidc(app: FastAPI, service: Service, settings: OidcSettings) -> None:
 
 
 def _groups(claims: Mapping[str, Any], claim: str) -> list[str]:
-    """The groups of a person; some providers send one group as a text, and none as null."""
+    """Return the groups of a person; some providers send a single group as a string, and no groups as null."""
     groups = claims.get(claim)
     if isinstance(groups, str):
         return [groups]
@@ -109,10 +109,11 @@ def _groups(claims: Mapping[str, Any], claim: str) -> list[str]:
 
 
 def _account(connection: Connection, name: str, *, sub: str, person: str) -> tuple[str, Row[Any] | None]:
-    """Name and row of somebody's account: their own, whatever the provider calls them now, or a new one.
+    """Return the name and row of a person's account, also under a changed name; the row is None for a new account.
 
-    A name alone is nobody's: given to another person, it would give them the other one's limits, readings and half of a
-    promotion. An account from before persons were known belongs to the first who signs in under its name.
+    A name does not identify a person. If the provider gives it to somebody else, they would get the first person's
+    limits, readings and half of a promotion. An account from before persons were stored belongs to the first person
+    who signs in under its name.
     """
     found = people.persons_account(connection, person)
     if found is not None:
@@ -129,14 +130,14 @@ def _account(connection: Connection, name: str, *, sub: str, person: str) -> tup
 
 
 def account_name(name: str, *, sub: str) -> str:
-    """The account of a person; where a name must be written differently, digits of `sub` keep it apart from others.
+    """Return the account name of a person; if characters are replaced, digits from `sub` keep the name distinct.
 
     Parameters
     ----------
     name : str
-        What the provider calls the person.
+        The provider's name for the person.
     sub : str
-        The provider's own identifier of the person, which belongs to nobody else.
+        The provider's unique identifier of the person.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What an operator does besides running: backup, restore test, retention, erasure (SERVICE.md 4 and 12)."""
+"""Tasks of an operator beside running the service: backup, restore test, retention, erasure (SERVICE.md 4 and 12)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from calcode.service.log import Event, Log, utc
 from calcode.service.settings import SiteSettings
 from calcode.service.tables import CHECKPOINT, DECISION, DERIVED, EVENT, SECRET_PART, WORKING
 
-#: A picture that is older belongs to a request that has ended.
+#: The request or command that made an unrecorded picture or a working folder has ended after this time.
 _UNDER_WAY = timedelta(days=1)
 
 
 @contextmanager
 def opened(site: SiteSettings) -> Iterator[Log]:
-    """The log of a site, for a command beside the service; it may run meanwhile."""
-    # Before it is opened, which would make the file.
+    """Open the log of a site for a command; the service may run at the same time."""
+    # Checked before the database is opened, because opening would create the file.
     file = sqlite_file(site.database_url)
     if file is not None and not file.exists():
         raise schema.no_log(file)
@@ -45,9 +45,9 @@ def opened(site: SiteSettings) -> Iterator[Log]:
 
 
 def back_up(log: Log, target: Path) -> str:
-    """Copy a running SQLite log into one file; its SHA-256.
+    """Copy an SQLite log, also while the service runs, to one file; return the SHA-256 of the file.
 
-    The copy is a snapshot: a verified prefix of the log that goes on meanwhile.
+    The copy is a snapshot: a verifiable prefix of the log, which may grow meanwhile.
     """
     if not log.database.sqlite:
         raise ServiceError(
@@ -58,7 +58,7 @@ def back_up(log: Log, target: Path) -> str:
     if log.database.file.resolve().parent in target.resolve().parents:
         raise ServiceError(f"{target}: lies in the folder of the log; name a place outside it, best on another machine")
     with replacing(target) as temporary, log.database.reading() as connection:
-        connection.exec_driver_sql("COMMIT")  # VACUUM wants no transaction around it
+        connection.exec_driver_sql("COMMIT")  # VACUUM cannot run in a transaction
         try:
             connection.exec_driver_sql("VACUUM INTO ?", (str(temporary),))
         except DBAPIError as error:
@@ -87,7 +87,7 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
     size : int
         Records in the backup.
     found : list of str
-        What is wrong with it; nothing if it is good.
+        Faults of the backup; empty if it is good.
     """
     key = checkpoint_key(site).public_key()
     file = sqlite_file(backup) if "://" in backup else Path(backup)
@@ -104,8 +104,8 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
                 name = database.where
             try:
                 restored = Log(database)
-                restored.head()  # raises for what is no log
-                # It may be from before an upgrade; of a file, only the copy is changed.
+                restored.head()  # raises if this is not a log
+                # A backup may be from before an upgrade. A file can be upgraded here, because this is only its copy.
                 (schema.require_current if file is None else schema.upgrade)(database)
                 size, found = _examined(restored, live, key)
             except ServiceError as error:
@@ -124,7 +124,7 @@ def restore_test(site: SiteSettings, live: Log, backup: str) -> tuple[int, list[
 
 
 def _is(database: Database, name: str, file: Path | None) -> bool:
-    """Whether a database is the one that a URL, or a file, names."""
+    """Whether a URL, or a file, names this database."""
     if file is not None:
         return database.sqlite and file.exists() and file.samefile(database.file)
     named, own = (parsed_url(url).set(query={}, password=None) for url in (name, database.url))
@@ -132,7 +132,7 @@ def _is(database: Database, name: str, file: Path | None) -> bool:
 
 
 def _examined(restored: Log, live: Log, key: Ed25519PublicKey) -> tuple[int, list[str]]:
-    """The number of records in a restored log, and what is wrong with it."""
+    """Return the number of records in a restored log, and its faults."""
     with restored.database.reading() as connection:
         notes = [(row.size, row.note) for row in connection.execute(select(CHECKPOINT.c.size, CHECKPOINT.c.note))]
     found = check_against(restored, notes, key) + changed_parts(restored)
@@ -151,7 +151,7 @@ def _examined(restored: Log, live: Log, key: Ed25519PublicKey) -> tuple[int, lis
 
 
 def derived_rows(database: Database) -> dict[str, list[str]]:
-    """All rows that repeat the log, by table, as text that can be compared."""
+    """Return all rows derived from the log, by table, as text that can be compared."""
     with database.reading() as connection:
         return {
             table.name: sorted(
@@ -166,7 +166,7 @@ def derived_rows(database: Database) -> dict[str, list[str]]:
 
 
 def retain(site: SiteSettings, log: Log) -> int:
-    """Delete the personal content whose day has come; the number of parts."""
+    """Delete the personal content whose retention has ended; return the number of parts."""
     today = datetime.now(UTC).date().isoformat()
     with log.transaction() as transaction:
         due = SECRET_PART.c.delete_after <= today
@@ -184,7 +184,7 @@ def retain(site: SiteSettings, log: Log) -> int:
 
 
 def drop_leftovers(site: SiteSettings) -> int:
-    """Delete the working folders of commands that were killed, such as a restored backup; their number."""
+    """Delete the working folders of killed commands, such as a restored backup; return their number."""
     yesterday = datetime.now(UTC).timestamp() - _UNDER_WAY.total_seconds()
     places = [path for folder in (Path(site.data), site.path("models")) for path in folder.glob("tmp*")]
     left = [path for path in places if path.is_dir() and path.stat().st_mtime < yesterday]
@@ -194,17 +194,17 @@ def drop_leftovers(site: SiteSettings) -> int:
 
 
 def drop_unrecorded_pictures(site: SiteSettings, log: Log) -> int:
-    """Delete the pictures that no record names; the number of files.
+    """Delete the pictures that no record names; return the number of files.
 
-    A crash between the file and the COMMIT leaves one, and so does a request that ends in an error of the storage.
-    Nobody could erase it with its patient. Files of the last day stay: their request may be under way.
+    A crash between writing the file and the COMMIT leaves such a picture, and so does a request that ends in a storage
+    error. It could not be erased with its patient. Files of the last day stay: their request may be under way.
     """
     if log.head()[0] == 0:
-        return 0  # the site file names another database than the one that these pictures belong to
+        return 0  # the log is empty: the site file names another database than that of these pictures
     folder, yesterday = site.path("images"), datetime.now(UTC).timestamp() - _UNDER_WAY.total_seconds()
     old = set()
     for path in folder.glob("*"):
-        # A service that runs meanwhile may take a picture back.
+        # A running service may remove a picture meanwhile.
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < yesterday and path.is_file():
                 old.add(path.name)
@@ -219,14 +219,14 @@ def drop_unrecorded_pictures(site: SiteSettings, log: Log) -> int:
 
 
 def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | None, why: str) -> int:
-    """Delete all personal content of a patient or of one decision, readers' comments too; the number of parts.
+    """Delete all personal content of a patient or one decision, also readers' comments; return the number of parts.
 
-    The records stay, with commitments that nobody can open any more.
+    The records stay, with commitments that can no longer be opened.
 
     Raises
     ------
     ServiceError
-        If there is no such patient or decision, or the secret is not the one that this log's pseudonyms came from.
+        If there is no such patient or decision, or the pseudonyms of this log were made with another secret.
     """
     if (group is None) == (decision is None):
         raise ServiceError("erase: name a group or a decision")
@@ -236,7 +236,7 @@ def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | No
         condition = DECISION.c.id == decision if group is None else DECISION.c.group_digest.in_(digests)
         chosen = connection.execute(select(DECISION.c.seq, DECISION.c.id).where(condition)).all()
         if not chosen:
-            # Not recorded either: what was typed may be a name, and a record is for ever.
+            # The attempt is not recorded: the input may be a name, and a record is permanent.
             raise ServiceError(
                 "erase: no decision has this id; nothing was deleted. Answers and 'calcode log export' name ids"
                 if group is None
@@ -261,16 +261,16 @@ def erase(site: SiteSettings, log: Log, *, group: str | None, decision: str | No
 
 
 def _pseudonyms(site: SiteSettings, connection: Connection, group: str) -> list[str]:
-    """A patient's pseudonyms on all lines, also on those that the site file no longer names."""
+    """Return a patient's pseudonyms on all lines, also on lines that the site file no longer names."""
     secret = site_secret(site)
-    # Under another secret the patient would not be found, and seem to have been erased.
+    # With another secret the patient would not be found, and would seem to be erased.
     require_same_coins(connection, site, secret)
     lines = {line.name for line in site.lines} | set(connection.execute(select(DECISION.c.line).distinct()).scalars())
     return [secret.for_line(line).pseudonym("group", group) for line in sorted(lines)]
 
 
 def _delete(connection: Connection, condition: object) -> tuple[int, set[str]]:
-    """Delete parts; their number, and the names of the pictures that they were about."""
+    """Delete parts; return their number, and the names of the pictures among them."""
     chosen = and_(condition)  # type: ignore[arg-type]
     pictures = connection.execute(select(SECRET_PART.c.content).where(chosen, SECRET_PART.c.name == "image")).scalars()
     names = {bytes(content).decode() for content in pictures}
@@ -278,16 +278,16 @@ def _delete(connection: Connection, condition: object) -> tuple[int, set[str]]:
 
 
 def _remove_pictures(site: SiteSettings, log: Log, names: set[str]) -> None:
-    """Remove the files of deleted pictures, after COMMIT: what was rolled back would miss them.
+    """Remove the files of deleted pictures; called after COMMIT, because a rollback could not restore them.
 
-    An earlier version gave the same picture of two patients one file: the other one's stays.
+    An earlier version stored the same picture of two patients in one file, which stays while the other one needs it.
     """
     for name in _unnamed(log, names):
         (site.path("images") / name).unlink(missing_ok=True)
 
 
 def _unnamed(log: Log, names: set[str]) -> set[str]:
-    """Those of the files that no part of any record names."""
+    """Return the files that no part of any record names."""
     if not names:
         return set()
     left = set(names)
@@ -303,7 +303,7 @@ def _forget(log: Log) -> None:
     Raises
     ------
     ServiceError
-        If somebody reads the log for longer than a few seconds: the pages that they see must stay.
+        If somebody reads the log for longer than a few seconds, because the pages that they see must stay.
     """
     if log.database.sqlite:
         with log.database.reading() as connection:

@@ -1,7 +1,8 @@
-"""What must leave the service: rows written with the decision, taken under a lease, done when the receiver has it.
+"""The outbox: reports are queued with the decision, sent under a lease, and done when the receiver has them.
 
-At least once: a row is done only after the receiver confirmed it, and a report carries the same UID at every attempt.
-Attempts, the next time and the last fault are working state and no events; a rebuild forgets them and tries again.
+Delivery is at least once: a row is done only after the receiver confirmed it, and a report carries the same UID at
+every attempt. Attempts, the next time and the last fault are working state and not events; a rebuild forgets them and
+tries again.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _LONGEST = timedelta(hours=1)
 
 
 class Waiting(NamedTuple):
-    """What waits for one receiver."""
+    """The rows that wait for one receiver."""
 
     rows: int
     #: Of these, reports that are kept back until their case is read.
     held: int
-    #: UTC time of the oldest that is not.
+    #: UTC time of the oldest row that is not held.
     since: str | None
     attempts: int
     #: Kind of the last fault; None before the first.
@@ -34,7 +35,7 @@ class Waiting(NamedTuple):
 
 
 def waiting(connection: Connection, *, holding: Collection[str]) -> dict[str, Waiting]:
-    """What waits, by the name of the receiver.
+    """Return what waits, by receiver.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def waiting(connection: Connection, *, holding: Collection[str]) -> dict[str, Wa
 
 
 def deliveries(connection: Connection, decision: str) -> Sequence[Row[Any]]:
-    """The rows of one decision: kind, target, queued_at, attempts, next_at, fault, done_at, receipt."""
+    """Return the rows of one decision: kind, target, queued_at, attempts, next_at, fault, done_at, receipt."""
     return connection.execute(select(OUTBOX).where(OUTBOX.c.decision == decision).order_by(OUTBOX.c.target)).all()
 
 
@@ -66,7 +67,7 @@ def any_due(connection: Connection, target: str, *, after_reading: bool) -> bool
 
 
 def lease(connection: Connection, target: str, *, most: int, after_reading: bool) -> Sequence[Row[Any]]:
-    """Take rows that are due, oldest first: nobody else tries them until the lease ends, also if this process dies.
+    """Take rows that are due, oldest first; no other process tries them until the lease ends, even if this one dies.
 
     Parameters
     ----------
@@ -75,11 +76,11 @@ def lease(connection: Connection, target: str, *, most: int, after_reading: bool
     most : int
         Rows to take.
     after_reading : bool
-        Leave rows while a case of the patient may still be read blind: a reader could see the answer at the receiver.
-        After the day on which its label is due, a case that nobody read holds no report any longer.
+        Skip rows while a case of the patient may still be read blind: a reader could see the answer at the receiver.
+        A case that nobody has read holds reports back only until its label is due.
     """
     query = _due(target, after_reading=after_reading).order_by(OUTBOX.c.seq).limit(most)
-    # Rows that another process is taking are passed over. SQLite knows no row locks and needs none: one writer.
+    # Skip rows that another process is taking. SQLite has no row locks and needs none, because it has one writer.
     rows = connection.execute(query.with_for_update(skip_locked=True, of=OUTBOX)).all()
     for row in rows:
         values = {"attempts": row.attempts + 1, "next_at": _after(LEASE)}
@@ -88,24 +89,24 @@ def lease(connection: Connection, target: str, *, most: int, after_reading: bool
 
 
 def renew(connection: Connection, row: Row[Any]) -> bool:
-    """Begin the lease of a row anew, just before it is sent: those before it may have taken all of its time.
+    """Renew the lease of a row just before it is sent, because the rows before it may have used up its time.
 
     Parameters
     ----------
     connection : Connection
     row : Row
-        As `lease` gave it.
+        A row from `lease`.
 
     Returns
     -------
     bool
-        False if the lease had ended and another process took the row: it is no longer ours to send.
+        False if the lease had ended and another process took the row: this process must not send it.
     """
     return connection.execute(OUTBOX.update().where(_ours(row)).values(next_at=_after(LEASE))).rowcount == 1
 
 
 def _ours(row: Row[Any]) -> ColumnElement[bool]:
-    """The row is not done, and nobody has taken it since we did: every taker counts one attempt more."""
+    """The row is not done, and no other process has taken it since: each taking adds one to `attempts`."""
     return and_(OUTBOX.c.id == row.id, OUTBOX.c.done_at.is_(None), OUTBOX.c.attempts == row.attempts + 1)
 
 
@@ -116,9 +117,9 @@ def _due(target: str, *, after_reading: bool) -> Select[Any]:
 
 
 def _may_be_read() -> ColumnElement[bool]:
-    """A task of the patient is open and not overdue, or one may open when the first visit of who is drawn is over.
+    """A task of the patient is open and not overdue, or may open when the first visit of a drawn patient ends.
 
-    The answers on two images of a patient are often the same, so the report of one would tell about the other.
+    Two images of a patient often get the same answer, so a report on one could reveal the answer to the other.
     """
     own, other = DECISION.alias("own"), DECISION.alias("other")
     same = or_(other.c.seq == own.c.seq, other.c.group_digest == own.c.group_digest)
@@ -135,26 +136,26 @@ def give_back(connection: Connection, row: Row[Any], *, fault: str, again: bool)
     ----------
     connection : Connection
     row : Row
-        As `lease` gave it.
+        A row from `lease`.
     fault : str
-        Kind of fault, without anything about a person.
+        Kind of fault, without personal data.
     again : bool
-        True if the receiver was not reached: the row is due at once. False if it refused this row: it waits, twice as
-        long each time, at most an hour.
+        True if the receiver was not reached: the row is due at once. False if the receiver refused this row: the row
+        waits, twice as long each time, at most an hour.
     """
     pause = timedelta(0) if again else min(_LONGEST, timedelta(seconds=2 ** min(row.attempts + 1, 12)))
     connection.execute(OUTBOX.update().where(_ours(row)).values(fault=fault, next_at=_after(pause)))
 
 
 def retry(connection: Connection, target: str | None = None) -> int:
-    """Make all waiting rows due now; their number."""
+    """Make all waiting rows due now; return their number."""
     chosen = OUTBOX.c.done_at.is_(None) if target is None else (OUTBOX.c.target == target) & OUTBOX.c.done_at.is_(None)
     return int(connection.execute(OUTBOX.update().where(chosen).values(next_at=_after(timedelta(0)))).rowcount)
 
 
 def delivered(transaction: Transaction, row: Row[Any], *, payload_digest: str | None, receipt: str) -> None:
-    """Record that the receiver has it, or that it can never be sent (without a payload); once, whoever sent it."""
-    # The transaction holds the head of the log, so nobody else records the same meanwhile.
+    """Record once that the receiver has the report, or that it can never be sent (if there is no payload)."""
+    # The transaction holds the head of the log, so no other process can record the same delivery meanwhile.
     if transaction.connection.execute(select(OUTBOX.c.done_at).where(OUTBOX.c.id == row.id)).scalar_one() is not None:
         return
     body = {

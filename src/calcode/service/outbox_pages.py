@@ -1,4 +1,4 @@
-"""The page of reports that leave the service (SERVICE.md 12): what waits, for whom, since when and why."""
+"""The page of the outbox (SERVICE.md 12): which reports wait, for which receiver, since when and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = page_router()
 def outbox_page(
     request: Request, service: ServiceHere, principal: Annotated[Principal, Depends(page_role("engineer", "auditor"))]
 ) -> Response:
-    """Every receiver and what waits for it."""
+    """Show every receiver and the reports that wait for it."""
     kinds = {entry.name: entry.kind for entry in service.site.deliveries}
     return render(request, "outbox.html", {"receivers": outbox_routes.waiting(service, principal), "kinds": kinds})
 
@@ -27,7 +27,7 @@ def outbox_page(
 def retry(
     service: ServiceHere, principal: Annotated[Principal, Depends(page_role("engineer"))], form: Form
 ) -> Response:
-    """Send what waits for a receiver now, and not at its next time."""
+    """Make the reports that wait for a receiver due now."""
     target = field(form, "target")
     service.change(lambda transaction: outbox.retry(transaction.connection, target))
     return see("/outbox", done="retried")

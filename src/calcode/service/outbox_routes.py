@@ -1,4 +1,4 @@
-"""Endpoints of the outbox: what waits for whom, and what became of the reports on one decision."""
+"""Endpoints of the outbox: the reports that wait for each receiver, and the reports on one decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Reader = Annotated[Principal, Depends(role("engineer", "auditor"))]
 
 
 class WaitingReports(BaseModel):
-    """What waits for one receiver."""
+    """The reports that wait for one receiver."""
 
     target: str
     rows: int
@@ -43,7 +43,7 @@ class DeliveredReport(BaseModel):
 
 @router.get("/outbox", response_model=list[WaitingReports], responses=responses(401, 403, 429))
 def waiting(service: ServiceHere, principal: _Reader) -> list[dict[str, Any]]:
-    """Every receiver of the site file, and every other one that something waits for."""
+    """Return every receiver of the site file, and every other receiver for which reports wait."""
     with service.database.reading() as connection:
         found = outbox.waiting(connection, holding=service.site.holding)
     empty = outbox.Waiting(rows=0, held=0, since=None, attempts=0, fault=None)
@@ -55,7 +55,7 @@ def waiting(service: ServiceHere, principal: _Reader) -> list[dict[str, Any]]:
     "/decisions/{id}/deliveries", response_model=list[DeliveredReport], responses=responses(401, 403, 404, 422, 429)
 )
 def deliveries(id: DecisionId, service: ServiceHere, principal: _Reader) -> list[dict[str, Any]]:
-    """Who got a report on a decision, when, and what they answered."""
+    """Return which receivers got a report on a decision, when, and what they answered."""
     record_of(service, principal, id)
     with service.database.reading() as connection:
         return [dict(row._mapping) for row in outbox.deliveries(connection, id)]

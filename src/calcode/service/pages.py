@@ -1,4 +1,4 @@
-"""What the pages share: who is signed in by cookie, forms that only our own pages can send, templates, problems."""
+"""Shared parts of the pages: sessions by cookie, forms that only our own pages can send, templates, problems."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 #: Session of a person; the JSON endpoints take no cookies.
 COOKIE = "calcode_session"
-#: The half of the form token that only our own pages can set (signed double submit).
+#: The half of the form token that is a cookie; only our own pages can set it (signed double submit).
 FORM_COOKIE = "calcode_form"
-#: Set to "off" by who does not want single keys to act (WCAG 2.1.4).
+#: "off" if the person does not want single keys to act (WCAG 2.1.4).
 KEYS_COOKIE = "calcode_keys"
 _SESSION_SECONDS = 8 * 3600
 _FORM_BYTES = 20_000
@@ -55,11 +55,11 @@ NAVIGATION: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("/log", "Log", ("auditor",)),
     ("/people", "People", ("admin",)),
 )
-#: What a report to another system is called, by its kind.
+#: Names of reports to other systems, by kind.
 REPORT_KINDS = {"dicom": "DICOM report", "stow": "DICOM report by the web", "fhir": "FHIR report"}
-#: What a person reads over a problem in the place of a program's word.
+#: Titles of problem pages that replace the titles made for programs.
 _PROBLEM_TITLES = {409: "Not possible now", 500: "Something went wrong"}
-#: What a page says after a form was sent, by the word in its address.
+#: Notices that pages show after a form was sent, by the word `done` in the address.
 DONE = {
     "account": "The account is saved.",
     "account-ended": "The account is ended. Nobody can sign in with it, and its tokens are revoked.",
@@ -82,7 +82,7 @@ DONE = {
 
 @cache
 def environment() -> Environment:
-    """The templates of the service and those of the report, which draw its tables and charts."""
+    """Return the templates of the service, and of the report for its tables and charts."""
     from jinja2 import ChoiceLoader, PackageLoader
 
     from calcode.report.page import environment as report_environment
@@ -99,7 +99,7 @@ def environment() -> Environment:
     return made
 
 
-#: What pages load, and its type.
+#: Static files that pages load, with their media types.
 STATIC = {
     "report.css": "text/css",
     "service.css": "text/css",
@@ -110,13 +110,13 @@ STATIC = {
 
 @cache
 def static_file(name: str) -> tuple[str, str]:
-    """One of the files that pages load, and its address, which changes with the content: a browser may keep it."""
+    """Return a static file and its address, which changes with the content, so that browsers may cache the file."""
     content = style_sheet() if name == "report.css" else files(__package__).joinpath("static", name).read_text("utf-8")
     return content, f"/static/{name}?{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def case_name(decision: str) -> str:
-    """A case as people call it: the end of its id. The beginning is the time, which cases of one batch share.
+    """Return the name of a case for people: the end of its id. The beginning is the time, which a batch shares.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def case_name(decision: str) -> str:
 
 
 def moment(at: str, zone: tzinfo = UTC) -> str:
-    """A time of the log in words, as the clocks of a time zone show it.
+    """Format a time of the log for people in a time zone.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def moment(at: str, zone: tzinfo = UTC) -> str:
 
 
 def moment_to_the_second(at: str, zone: tzinfo = UTC) -> str:
-    """The same with seconds, for the log: much may happen within a minute.
+    """Format a time with seconds for the pages of the log, which may show many records of one minute.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def moment_to_the_second(at: str, zone: tzinfo = UTC) -> str:
 
 
 def since(at: str, *, now: datetime | None = None) -> str:
-    """How long ago a time of the log was, in one unit.
+    """Say how long ago a time of the log was, in one unit.
 
     Examples
     --------
@@ -170,17 +170,17 @@ def since(at: str, *, now: datetime | None = None) -> str:
 
 
 class NotSignedIn(Problem):
-    """A page was asked for without a session."""
+    """A page was requested without a valid session."""
 
     def __init__(self) -> None:
         super().__init__(401, "You are not signed in, or your session has ended.")
 
 
 class PageRoute(APIRoute):
-    """A route whose problems are pages; who is not signed in is sent to the sign-in page."""
+    """A route that shows problems as pages and sends people who are not signed in to the sign-in page."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler with problems turned into pages."""
+        """Return the handler, with problems turned into pages."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
@@ -200,12 +200,12 @@ class PageRoute(APIRoute):
 
 
 def page_router() -> APIRouter:
-    """A router of pages: not part of the API's description."""
+    """Return a router for pages, which are not in the API's description."""
     return APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 def page_role(*roles: str) -> Callable[[Request], Principal]:
-    """A dependency: the person behind the session cookie, if one of the roles is theirs (any role without one)."""
+    """Return a dependency that gives the signed-in person if they have one of `roles`, or any role if none is named."""
 
     def check(request: Request) -> Principal:
         service = service_of(request)
@@ -224,7 +224,7 @@ def page_role(*roles: str) -> Callable[[Request], Principal]:
 
 
 def page_role_on_all_lines(*roles: str) -> Callable[[Request], Principal]:
-    """A dependency as `page_role`, for what shows every line: nobody who is limited to some of them."""
+    """Return a dependency like `page_role` for pages that show every line: it refuses people limited to some lines."""
     let_through = page_role(*roles)
 
     def check(request: Request) -> Principal:
@@ -237,17 +237,17 @@ def page_role_on_all_lines(*roles: str) -> Callable[[Request], Principal]:
 
 
 def own_lines(service: Service, principal: Principal) -> list[str]:
-    """The lines that a person may see."""
+    """Return the lines that a person may see."""
     return [name for name in service.models if principal.may(name)]
 
 
 def set_session(request: Request, response: Response, token: str) -> None:
-    """Give a person's browser the session; other sites' pages and scripts never see it."""
+    """Set the session cookie, which scripts cannot read and other sites' pages cannot send."""
     _set_cookie(request, response, COOKIE, token, seconds=_SESSION_SECONDS)
 
 
 def _set_cookie(request: Request, response: Response, name: str, value: str, *, seconds: int | None) -> None:
-    """A cookie that is sent by TLS alone, unless the page was asked for by plain HTTP on this machine."""
+    """Set a cookie that is sent only over TLS, unless the page was requested by plain HTTP on this machine."""
     host = request.url.hostname or ""
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -261,12 +261,12 @@ def _set_cookie(request: Request, response: Response, name: str, value: str, *, 
 
 
 def _form_token(request: Request, cookie: str) -> str:
-    """What a form must carry: a keyed digest of the form cookie and the session."""
+    """Return the token that a form must carry: a keyed digest of the form cookie and the session."""
     return service_of(request).secret.pseudonym("form", f"{cookie}\n{request.cookies.get(COOKIE, '')}")
 
 
 async def posted(request: Request) -> dict[str, list[str]]:
-    """The fields of a form that one of our own pages sent; a field may have several values."""
+    """Return the fields of a form, which one of our own pages must have sent; a field may have several values."""
     body = await limited_body(request, _FORM_BYTES)
     fields: dict[str, list[str]] = {}
     try:
@@ -284,7 +284,7 @@ async def posted(request: Request) -> dict[str, list[str]]:
 
 
 def field(form: Mapping[str, list[str]], name: str, *, default: str = "") -> str:
-    """The last value of a field.
+    """Return the last value of a field.
 
     Examples
     --------
@@ -295,7 +295,7 @@ def field(form: Mapping[str, list[str]], name: str, *, default: str = "") -> str
 
 
 def reason_of(form: Mapping[str, list[str]]) -> str:
-    """The reason of a step; it stands in the log."""
+    """Return the reason for a step, which is recorded in the log."""
     why = field(form, "why")
     if not 3 <= len(why) <= 500:
         raise Problem(422, "Write a reason of 3 to 500 characters: it stands in the log.")
@@ -309,15 +309,15 @@ Form = Annotated[dict[str, list[str]], Depends(posted)]
 
 
 def render(request: Request, template: str, context: Mapping[str, Any], *, status: int = 200) -> HTMLResponse:
-    """A page from its template, for whoever is signed in.
+    """Render a page from its template for the person who is signed in, if any.
 
     Parameters
     ----------
     request : Request
     template : str
-        Of the folder templates; it extends page.html.
+        File in the folder templates; it extends page.html.
     context : mapping
-        What the template shows.
+        Values for the template.
     status : int
     """
     principal = cast("Principal | None", getattr(request.state, "principal", None))
@@ -351,7 +351,7 @@ def _may(principal: Principal | None, roles: tuple[str, ...]) -> bool:
 
 
 def problem_page(request: Request, problem: Problem) -> Response:
-    """A problem in words, with a way on."""
+    """Return a page that describes a problem and offers a way on."""
     title = _PROBLEM_TITLES.get(problem.status) or problem.body()["title"]
     response = render(request, "problem.html", {"title": title, "problem": problem}, status=problem.status)
     response.headers.update(problem.headers)
@@ -359,6 +359,6 @@ def problem_page(request: Request, problem: Problem) -> Response:
 
 
 def see(address: str, *, done: str = "") -> RedirectResponse:
-    """Where a browser goes after a form: loading that page again sends nothing twice."""
+    """Redirect a browser after a form was sent, so that reloading the page does not send the form again."""
     mark = "&" if "?" in address else "?"
     return RedirectResponse(f"{address}{mark}done={done}" if done else address, 303)

@@ -1,4 +1,4 @@
-"""Who may do what: programs with tokens, people with accounts, and their roles (SERVICE.md 11)."""
+"""Access control: programs with tokens, people with accounts, and their roles (SERVICE.md 11)."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from calcode.service.problems import Problem
 from calcode.service.settings import Role
 from calcode.service.tables import ACCOUNT, PASSWORD, SESSION, TOKEN, TOKEN_USE
 
-#: What a role may do is written at each endpoint.
+#: Each endpoint names the roles that may use it.
 ROLES = get_args(Role)
-#: Roles that see answers as they come, which who reads cases blind must not (SERVICE.md 7).
+#: Roles that see answers at once; people who read cases blind must not have them (SERVICE.md 7).
 SEES_ANSWERS = ("program", "auditor")
 _SUBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}")
 _SESSION_HOURS = 8
-#: The password of nobody, hashed as those of accounts are: without an account there is as much to verify.
+#: A hash of no account. It is verified if an account does not exist, so that this takes as long as for others.
 _NOBODY = "$argon2id$v=19$m=65536,t=3,p=4$p9xGGVSHg4Y8fV1i5cWzsQ$0UcF9O4E+X14EE7mgiJsnwOQ04WAS+ybMub4ROvZ0ss"
-#: Callers that a limiter remembers before it forgets those who have all their requests left.
+#: Number of callers that a limiter remembers; above it, callers who have all their requests left are forgotten.
 _MOST_CALLERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent a request."""
+    """The program or person that sent a request."""
 
     subject: str
     roles: frozenset[str]
-    #: Prefix of the token, which limits are counted by.
+    #: Prefix of the token; request limits count by it.
     prefix: str
-    #: The lines that it is limited to; None: all.
+    #: Lines that the sender is limited to; None: all.
     lines: frozenset[str] | None = None
 
     @property
     def program_alone(self) -> bool:
-        """Whether decisions are shown to it as to programs: without who was in a model's data (SERVICE.md 11)."""
+        """Whether decisions hide from the sender who was in a model's data, as for programs (SERVICE.md 11)."""
         return self.roles <= {"program", "admin"}
 
     def may(self, line: str) -> bool:
-        """Whether the line is one of theirs."""
+        """Whether the sender may use a line."""
         return self.lines is None or line in self.lines
 
 
 def token_digest(token: str) -> str:
-    """What the table holds of a token: 256 random bits have nothing to stretch, so SHA-256 is enough."""
+    """Return the digest of a token that is stored; for 256 random bits, SHA-256 without stretching is enough."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -70,9 +70,9 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._valid: dict[str, Principal] = {}
-        #: Prefixes of the tokens that were used since this was last emptied, and when.
+        #: Prefixes of the tokens used since `write_use` last ran, with the time of their last use.
         self.used: dict[str, float] = {}
-        #: Ends on the monotonic clock, fixed when a token is first seen: a clock that jumps ends no session.
+        #: Expiry on the monotonic clock, fixed when a token is first seen, so that a clock jump ends no session.
         self._ends: dict[str, float] = {}
 
     def reload(self) -> None:
@@ -98,7 +98,7 @@ class Tokens:
         }
 
     def principal(self, token: str) -> Principal | None:
-        """Who a token belongs to; None if it is unknown, revoked or expired."""
+        """Return the owner of a token; None if the token is unknown, revoked or expired."""
         digest = token_digest(token)
         if self._ends.get(digest, 0.0) < time.monotonic():
             return None
@@ -108,7 +108,7 @@ class Tokens:
         return principal
 
     def write_use(self, transaction: Transaction) -> None:
-        """Note when each token was last used; no event."""
+        """Store when each token was last used; this makes no event."""
         used, self.used = self.used, {}
         for prefix, at in used.items():
             connection, values = transaction.connection, {"prefix": prefix, "last_used": utc(at)[:16] + "Z"}
@@ -128,7 +128,7 @@ def make_token(
     actor: str,
     lines: Sequence[str] | None = None,
 ) -> str:
-    """A new token for a program or a person; it is shown once and only its SHA-256 is kept.
+    """Make a token for a program or a person; the token is shown once and only its SHA-256 is stored.
 
     Parameters
     ----------
@@ -136,10 +136,10 @@ def make_token(
     subject : str
     roles : sequence of str
     days : int
-        Until it expires.
+        Days until the token expires.
     actor : str
     lines : sequence of str, optional
-        What it is limited to; all lines otherwise.
+        Lines that the token is limited to; default: all lines.
     """
     _require_some(roles)
     token = f"cal_{secrets.token_urlsafe(32)}"
@@ -155,7 +155,7 @@ def make_token(
 
 
 def revoke_token(transaction: Transaction, *, prefix: str, actor: str) -> None:
-    """End a token; it is refused from the next second on in every process."""
+    """Revoke a token; every process refuses it from the next second on."""
     row = transaction.connection.execute(select(TOKEN).where(TOKEN.c.prefix == prefix)).first()
     if row is None:
         raise Problem(404, "No token has this prefix.")
@@ -172,7 +172,7 @@ def set_roles(
     lines: Sequence[str] | None = None,
     person: str | None = None,
 ) -> None:
-    """Make an account or change its roles and lines; nothing is recorded if they are as asked already.
+    """Make an account or change its roles and lines; nothing is recorded if nothing changes.
 
     Parameters
     ----------
@@ -180,17 +180,17 @@ def set_roles(
     subject : str
     roles : sequence of str
     source : {"local", "oidc"}
-        How it signs in.
+        How the account signs in.
     actor : str
     lines : sequence of str, optional
-        What it is limited to; all lines otherwise.
+        Lines that the account is limited to; default: all lines.
     person : str, optional
-        Whom the identity provider says it is; as it was otherwise.
+        Pseudonym of the identity provider's person; default: unchanged.
 
     Raises
     ------
     ServiceError
-        Also where the account is there and signs in in another way: two people of one name are not one account.
+        Also if the account exists and signs in in another way: two people with one name must not share an account.
     """
     _require_some(roles)
     found = account_row(transaction.connection, subject)
@@ -208,14 +208,14 @@ def set_roles(
         person = person or found.person
         if before == (wanted, limited, person):
             return
-    # Sessions carry the roles of their sign-in: who lost one must not keep it for the rest of the day.
+    # Sessions carry the roles of their sign-in and end here: nobody must keep a lost role for the rest of the day.
     transaction.connection.execute(SESSION.delete().where(SESSION.c.subject == subject))
     body = {"roles": wanted, "lines": limited, "source": source, "new": found is None, "person": person}
     transaction.append([Event(kind="role_changed", actor=actor, subject=subject, body=body)])
 
 
 def release_account(transaction: Transaction, *, subject: str, actor: str) -> None:
-    """Let the next person whom the identity provider calls so have an account: its identifiers have changed."""
+    """Free an account for the next person with its name, because the identity provider's identifiers have changed."""
     found = account_row(transaction.connection, subject)
     if found is None or found.source != "oidc":
         raise ServiceError(f"subject: no account {subject} signs in with the identity provider")
@@ -226,7 +226,7 @@ def release_account(transaction: Transaction, *, subject: str, actor: str) -> No
 
 
 def end_account(transaction: Transaction, *, subject: str, actor: str) -> None:
-    """End an account: it keeps its place in the log and no role, session, password or token."""
+    """End an account: it stays in the log, and loses its roles, sessions, password and tokens."""
     connection = transaction.connection
     found = account_row(connection, subject)
     if found is None:
@@ -244,13 +244,13 @@ def end_account(transaction: Transaction, *, subject: str, actor: str) -> None:
 
 
 def account_row(connection: Any, subject: str) -> Row[Any] | None:
-    """What is known of an account; None if there is none."""
+    """Return the row of an account; None if there is no such account."""
     row: Row[Any] | None = connection.execute(select(ACCOUNT).where(ACCOUNT.c.subject == subject)).first()
     return row
 
 
 def persons_account(connection: Any, person: str) -> Row[Any] | None:
-    """The account of somebody whom the identity provider knows, whatever it calls them now; None if there is none."""
+    """Return the account of a person of the identity provider, also under a changed name; None if there is none."""
     row: Row[Any] | None = connection.execute(select(ACCOUNT).where(ACCOUNT.c.person == person)).first()
     return row
 
@@ -266,7 +266,7 @@ def require_lines(lines: Sequence[str] | None, *, known: Collection[str]) -> Non
     Parameters
     ----------
     lines : sequence of str or None
-        What a token or an account is to be limited to.
+        Lines to which a token or an account is to be limited.
     known : collection of str
         Lines of the site file.
     """
@@ -276,14 +276,14 @@ def require_lines(lines: Sequence[str] | None, *, known: Collection[str]) -> Non
 
 
 def set_password(transaction: Transaction, *, subject: str, password: str, actor: str = "operator") -> None:
-    """Set the password of a local account (argon2id); who is signed in with the one before is signed out.
+    """Set the password of a local account (argon2id) and end the sessions opened with the old one.
 
     Parameters
     ----------
     transaction : Transaction
     subject, password : str
     actor : str
-        Who sets it; who may write to the database from outside the service is its operator.
+        Who sets it; a command, which writes to the database from outside the service, is run by the operator.
     """
     from argon2 import PasswordHasher
 
@@ -292,20 +292,20 @@ def set_password(transaction: Transaction, *, subject: str, password: str, actor
     connection = transaction.connection
     connection.execute(PASSWORD.delete().where(PASSWORD.c.subject == subject))
     connection.execute(PASSWORD.insert().values(subject=subject, argon2=PasswordHasher().hash(password)))
-    # Whoever took the old password may be the reason for a new one.
+    # The password may be changed because the old one was stolen, so its sessions end.
     connection.execute(SESSION.delete().where(SESSION.c.subject == subject))
     transaction.append([Event(kind="password_changed", actor=actor, subject=subject, body={})])
 
 
 def verified_hash(database: Database, *, subject: str, password: str) -> str | None:
-    """The stored hash of a local account's password if this is the password, else None; the same time either way."""
+    """Return the stored hash of a local account if the password fits it, else None; both take the same time."""
     from argon2 import PasswordHasher
     from argon2.exceptions import VerificationError
 
     with database.reading() as connection:
         stored = _password_hash(connection, subject)
     try:
-        # Without an account something is verified all the same: the time tells nobody which accounts exist.
+        # Without an account another hash is verified, so that the time does not reveal which accounts exist.
         PasswordHasher().verify(stored or _NOBODY, password)
     except VerificationError:
         return None
@@ -318,16 +318,16 @@ def _password_hash(connection: Connection, subject: str) -> str | None:
 
 
 def open_local_session(transaction: Transaction, *, subject: str, verified: str) -> tuple[str, list[str]] | None:
-    """Sign a person in with the password that was verified: the session and its roles.
+    """Sign a person in after their password was verified; return the session token and the roles.
 
-    None where the account was ended or got another password while that took its time.
+    The result is None if the account was ended or its password changed during the verification.
 
     Parameters
     ----------
     transaction : Transaction
     subject : str
     verified : str
-        The hash that the password fits.
+        The stored hash that the password fitted.
     """
     connection = transaction.connection
     account = account_row(connection, subject)
@@ -338,11 +338,11 @@ def open_local_session(transaction: Transaction, *, subject: str, verified: str)
 
 
 def open_session(transaction: Transaction, *, subject: str, roles: Iterable[str], method: str) -> str:
-    """Sign a person in: a session token for a working day, and the event of the login."""
+    """Sign a person in: make a session token for a working day and record the login."""
     token = secrets.token_urlsafe(32)
     expires = utc((datetime.now(UTC) + timedelta(hours=_SESSION_HOURS)).timestamp())
     connection = transaction.connection
-    # A day later: with a clock that was some hours ahead for a while, everybody would have been signed out.
+    # Delete sessions only a day after they ended: a clock that is some hours ahead must not sign everybody out.
     connection.execute(SESSION.delete().where(SESSION.c.expires < utc(time.time() - 86400)))
     lines = connection.execute(select(ACCOUNT.c.lines).where(ACCOUNT.c.subject == subject)).scalar()
     row = {
@@ -358,12 +358,12 @@ def open_session(transaction: Transaction, *, subject: str, roles: Iterable[str]
 
 
 def close_session(transaction: Transaction, token: str) -> None:
-    """Sign a person out: the session ends before its time."""
+    """Sign a person out by ending the session early."""
     transaction.connection.execute(SESSION.delete().where(SESSION.c.sha256 == token_digest(token)))
 
 
 def _checked(transaction: Transaction, subject: str, roles: Sequence[str], *, tables: Sequence[Table]) -> list[str]:
-    """The roles in order, if somebody who has those of the tables may have them too."""
+    """Return the roles in order, if they do not conflict with roles that the subject has in `tables`."""
     if not _SUBJECT.fullmatch(subject):
         raise ServiceError("subject: letters, digits and . _ @ : - only, at most 100 characters")
     unknown = sorted(set(roles) - set(ROLES))
@@ -402,7 +402,7 @@ class Limiter:
         self._left: dict[str, tuple[float, float]] = {}
 
     def wait(self, caller: str, *, n: int = 1, now: float | None = None) -> float:
-        """0 if `n` more requests are allowed now, else the seconds until they are."""
+        """Return 0 if `n` more requests are allowed now, else the seconds until they are."""
         at = time.monotonic() if now is None else now
         if len(self._left) > _MOST_CALLERS:
             self._forget(at)
@@ -416,7 +416,7 @@ class Limiter:
         return 0.0
 
     def give_back(self, caller: str, *, now: float | None = None) -> None:
-        """Undo one request: it is not of the kind that is counted."""
+        """Give back one request that turned out not to count."""
         at = time.monotonic() if now is None else now
         self._left[caller] = (min(self._burst, self._left_at(caller, at) + 1.0), at)
 
@@ -425,7 +425,7 @@ class Limiter:
         return min(self._burst, left + (at - before) * self._rate)
 
     def _forget(self, at: float) -> None:
-        """Names that somebody makes up must not fill the memory."""
+        """Forget callers with all requests left, because made-up names must not fill the memory."""
         self._left = {
             caller: entry for caller, entry in list(self._left.items()) if self._left_at(caller, at) < self._burst
         }

@@ -17,7 +17,7 @@ from calcode.service.requests import ServiceHere
 
 router = page_router()
 _Admin = Annotated[Principal, Depends(page_role_on_all_lines("admin"))]
-#: What each role may do, beside its box.
+#: What each role may do, shown beside its checkbox.
 _MAY = {
     "program": "asks for decisions; for machines",
     "clinician": "reads cases, says what is seen",
@@ -32,7 +32,7 @@ _MAY = {
 def people_page(
     request: Request, service: ServiceHere, principal: _Admin, account: Annotated[str, Query(max_length=100)] = ""
 ) -> Response:
-    """Who may do what; the form holds the account that is to be changed."""
+    """Show accounts and tokens; the form is filled with the account to change."""
     tokens = people_routes.tokens(service, principal)
     accounts = sorted(people_routes.accounts(service, principal), key=lambda entry: entry["subject"])
     context = {
@@ -63,14 +63,14 @@ def save_account(service: ServiceHere, principal: _Admin, form: Form) -> Respons
 
 @router.post("/people/accounts/end")
 def end_account(service: ServiceHere, principal: _Admin, form: Form) -> Response:
-    """End an account: nobody signs in with it any more."""
+    """End an account, so that nobody can sign in with it."""
     people_routes.set_account(field(form, "subject"), AccountRequest(roles=[]), service, principal)
     return see("/people", done="account-ended")
 
 
 @router.post("/people/tokens")
 def make_token(request: Request, service: ServiceHere, principal: _Admin, form: Form) -> Response:
-    """Make a token and show it this once."""
+    """Make a token and show it once."""
     days = field(form, "days", default="365")
     try:
         wanted = TokenRequest.model_validate(
@@ -91,6 +91,6 @@ def make_token(request: Request, service: ServiceHere, principal: _Admin, form: 
 
 @router.post("/people/tokens/revoke")
 def revoke_token(service: ServiceHere, principal: _Admin, form: Form) -> Response:
-    """End a token."""
+    """Revoke a token."""
     people_routes.revoke_token(field(form, "prefix"), service, principal)
     return see("/people", done="revoked")

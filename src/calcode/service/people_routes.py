@@ -55,14 +55,14 @@ class TokenRequest(_Body):
 
 
 class TokenAnswer(BaseModel):
-    """The token, shown this once."""
+    """A new token, which is shown only once."""
 
     token: str
     prefix: str
 
 
 class TokenFacts(BaseModel):
-    """What is known of a token."""
+    """Facts about a token, without the token itself."""
 
     prefix: str
     subject: str
@@ -75,7 +75,7 @@ class TokenFacts(BaseModel):
 
 
 class AccountRequest(_Body):
-    """An account; `password` is needed for a new one. Without a role it is ended."""
+    """An account. A new account needs `password`; an account without roles is ended."""
 
     roles: list[Role] = Field(max_length=6, examples=[["clinician"]], description="None at all: the account is ended")
     password: str | None = Field(default=None, min_length=12, max_length=200)
@@ -103,7 +103,7 @@ def sign_in(login: Login, request: Request, service: ServiceHere) -> dict[str, A
     verified = people.verified_hash(service.database, subject=subject, password=login.password)
     opened = None
     if verified is not None:
-        # Wrong passwords alone are counted: colleagues behind one address do not stand in each other's way.
+        # Only wrong passwords count, so that colleagues behind one address do not block each other.
         service.guesses.give_back(address)
         service.logins.give_back(one_account)
         opened = service.change(lambda t: people.open_local_session(t, subject=subject, verified=verified))
@@ -118,7 +118,7 @@ def sign_in(login: Login, request: Request, service: ServiceHere) -> dict[str, A
 
 @router.get("/tokens", response_model=list[TokenFacts], responses=responses(401, 403, 429))
 def tokens(service: ServiceHere, principal: _Admin) -> list[dict[str, Any]]:
-    """All tokens, without the tokens."""
+    """Return facts about all tokens, without the tokens themselves."""
     with service.database.reading() as connection:
         use = TOKEN.outerjoin(TOKEN_USE, TOKEN.c.prefix == TOKEN_USE.c.prefix)
         rows = connection.execute(select(TOKEN, TOKEN_USE.c.last_used).select_from(use)).all()
@@ -149,7 +149,7 @@ def revoke_token(
 
 @router.get("/accounts", response_model=list[AccountFacts], responses=responses(401, 403, 429))
 def accounts(service: ServiceHere, principal: _Admin) -> list[dict[str, Any]]:
-    """All accounts and their roles."""
+    """Return all accounts and their roles."""
     with service.database.reading() as connection:
         rows = connection.execute(select(ACCOUNT)).all()
     return [_facts(row) for row in rows]
@@ -161,7 +161,7 @@ def _facts(row: Row[Any]) -> dict[str, Any]:
 
 @router.put("/accounts/{subject}", status_code=204, responses=responses(401, 403, 404, 413, 422, 429, 503, 507))
 def set_account(subject: _Subject, wanted: AccountRequest, service: ServiceHere, principal: _Admin) -> None:
-    """Make a local account, change an account's roles, lines or password, or end it: no role is left then."""
+    """Make a local account, change an account's roles, lines or password, or end it by giving no role."""
     actor = principal.subject
 
     def change(transaction: Transaction) -> None:
@@ -174,7 +174,7 @@ def set_account(subject: _Subject, wanted: AccountRequest, service: ServiceHere,
             raise Problem(422, "password: this account signs in with the identity provider and has none here.")
         if source == "local" and wanted.password is None and (found is None or people.is_ended(found)):
             raise Problem(422, "password: a new account needs one.")
-        # A line that is out of service for a while may stay one of theirs.
+        # An account may keep a line that is out of service for a while.
         before = [] if found is None else json.loads(found.lines or "[]")
         people.require_lines(wanted.lines, known=[*service.models, *before])
         people.set_roles(

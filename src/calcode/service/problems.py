@@ -1,4 +1,4 @@
-"""What is answered when a request is not: `application/problem+json` (RFC 9457) with one sentence."""
+"""Answers to requests that cannot be served: `application/problem+json` (RFC 9457) with one sentence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Problem(Exception):
     status : int
         HTTP status.
     detail : str
-        One sentence, without anything about a person.
+        One sentence, without personal data.
     headers : mapping of str to str, optional
     extra : mapping, optional
         Further members of the answer.
@@ -56,13 +56,13 @@ class Problem(Exception):
         self.extra = dict(extra or {})
 
     def body(self) -> dict[str, Any]:
-        """The members of the answer."""
+        """Return the members of the answer."""
         title = _TITLES.get(self.status, "Error")
         return {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail, **self.extra}
 
 
 class ProblemBody(BaseModel):
-    """The same for OpenAPI."""
+    """The body of a problem, for OpenAPI."""
 
     type: str = "about:blank"
     title: str = Field(examples=["Refused"])
@@ -71,7 +71,7 @@ class ProblemBody(BaseModel):
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI entry of an endpoint's problems."""
+    """Return the OpenAPI entry of an endpoint's problems."""
     return {
         status: {"description": _TITLES[status], "content": {MEDIA_TYPE: {"schema": ProblemBody.model_json_schema()}}}
         for status in statuses

@@ -1,4 +1,4 @@
-"""What every event does to the tables that repeat the log. Live service and `rebuild` both go through here."""
+"""How every event changes the tables derived from the log, for the live service and for `rebuild`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from calcode.service.tables import (
     TOKEN,
 )
 
-#: Kinds that change no table: they are kept for who reads the log.
+#: Kinds that change no table; they are recorded for readers of the log.
 PLAIN_KINDS = frozenset(
     {
         "started",
@@ -63,11 +63,11 @@ class Fact:
     kind, actor, subject : str
         What happened, who did it, and what it is about (a decision, a model, an account).
     body : mapping
-        JSON values; nothing about a person.
+        JSON values without personal data.
     id : str
         The id of a decision is that of its event.
     seq, at : int and str
-        Position in the log and wall clock.
+        Position in the log, and time of the wall clock.
     """
 
     kind: str
@@ -80,14 +80,14 @@ class Fact:
 
 
 class Insert(NamedTuple):
-    """One row: a value for every column, in their order."""
+    """One new row: a value for every column, in column order."""
 
     table: Table
     row: tuple[Any, ...]
 
 
 class Update(NamedTuple):
-    """The columns to change in the rows that `where` names."""
+    """New values of some columns, for the rows that `where` selects."""
 
     table: Table
     values: dict[str, Any]
@@ -95,7 +95,7 @@ class Update(NamedTuple):
 
 
 def changes(fact: Fact) -> list[Insert | Update]:
-    """The changes that an event makes, in order."""
+    """Return the changes that an event makes, in order."""
     if fact.kind in PLAIN_KINDS:
         return []
     return _RULES[fact.kind](fact, fact.body)
@@ -110,7 +110,7 @@ _RULES: dict[str, _Rule] = {}
 
 
 def _rule(*kinds: str) -> Callable[[_Rule], _Rule]:
-    """Say which kinds of events a function carries out."""
+    """Register a function as the rule for these kinds of events."""
 
     def added(function: _Rule) -> _Rule:
         _RULES.update(dict.fromkeys(kinds, function))
@@ -122,7 +122,7 @@ def _rule(*kinds: str) -> Callable[[_Rule], _Rule]:
 @_rule("decision")
 def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     get = body.get
-    # A tuple in the order of the columns, and 0 and 1 for false and true: this one is in a hurry.
+    # A plain tuple in column order, with 0 and 1 for false and true, because decisions must be fast.
     row = (
         fact.seq,
         fact.id,
@@ -144,7 +144,7 @@ def _decision(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
         int(body["known_group"]),
         body["site"],
         body["device"],
-        # Records of the first version have none of these.
+        # Records of the first version do not have these.
         get("draw"),
         get("u_second"),
         get("p_second"),
@@ -181,7 +181,7 @@ def _delivery(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
 
 
 def _task(fact: Fact, *, id: str, decision: str, line: str, why: str, due_at: str | None) -> Insert:
-    # Open, and nobody's.
+    # Open, without a lease.
     return Insert(TASK, (id, decision, line, why, fact.at, due_at, "open", None, None))
 
 
@@ -231,7 +231,7 @@ def _model_added(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
         "golden": body["golden"],
         "why": "",
     }
-    # Records of before a model could be added once more do not say that it is new.
+    # Records from before a model could be added again have no "new"; all their models were new.
     if body.get("new", True):
         return [_inserted(MODEL, {**where, **values})]
     return [Update(MODEL, values, where)]
@@ -250,19 +250,19 @@ def _model_state(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
 
 
 def _model(digest: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Which model an event is about; events of before there were several lines name none."""
+    """Return the key of the model that an event is about; events from before there were several lines name no line."""
     return {"digest": digest} | ({"line": body["line"]} if "line" in body else {})
 
 
 def _in_force(fact: Fact) -> Update:
-    """From the next block on every writer looks again at who answers, and how."""
+    """Make every writer read the models and rules in force again from the next block on."""
     return Update(HEAD, {"deployed": fact.seq}, {"one": 1})
 
 
 @_rule("protocol_set")
 def _protocol_set(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
     row = {"from_seq": fact.seq, "digest": fact.subject, "text": body["text"], "set_by": fact.actor}
-    # It says what an alarm does to answers.
+    # The protocol says what an alarm does to answers, so the writers must read it again.
     return [_inserted(PROTOCOL, {**row, "line": body.get("line", "")}), _in_force(fact)]
 
 
@@ -286,7 +286,7 @@ def _role_changed(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]:
         "source": body["source"],
         "changed_by": fact.actor,
         "lines": _limited(body),
-        # Records from before it was known who signs in have none.
+        # Records from before persons were stored have none.
         "person": body.get("person"),
     }
     if body["new"]:
@@ -362,18 +362,18 @@ def _recalibration(fact: Fact, body: Mapping[str, Any]) -> list[Insert | Update]
     return [_inserted(RECALIBRATION, row)]
 
 
-#: Every kind of event that the log takes.
+#: Every kind of event that the log accepts.
 KINDS = PLAIN_KINDS | frozenset(_RULES)
 
 
 def apply(driver: Driver, facts: Sequence[Fact]) -> None:
-    """Carry the changes of events out, those of one kind in one statement where they follow each other."""
+    """Apply the changes of events; consecutive changes of one kind share a statement."""
     inserts: dict[Table, list[tuple[Any, ...]]] = {}
     updates: list[tuple[Any, ...]] = []
     shape: tuple[Table, tuple[str, ...], tuple[str, ...]] | None = None
 
     def flush() -> None:
-        """Inserts before updates: a change may be of a row that an event just before inserted."""
+        """Write inserts before updates, because an update may be of a row that an event just before inserted."""
         for table, rows in inserts.items():
             driver.insert(table, rows)
         inserts.clear()
@@ -397,7 +397,7 @@ def apply(driver: Driver, facts: Sequence[Fact]) -> None:
 
 
 def rebuild(connection: Connection) -> int:
-    """Make the derived tables anew from the log; the number of events that were replayed."""
+    """Rebuild the derived tables from the log; return the number of events that were replayed."""
     for table in (*DERIVED, MONITOR):
         connection.execute(table.delete())
     connection.execute(HEAD.update().values(deployed=0))

@@ -1,4 +1,4 @@
-"""Proof for one decision (SERVICE.md 4): its record, the path to a signed tree head, and nothing of any other."""
+"""Proof for one decision (SERVICE.md 4): its record and the path to a signed tree head, without other records."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Proof(BaseModel):
     body_sha256: str | None = Field(default=None, description="In the place of a body that is not shown")
 
     def for_programs(self) -> Self:
-        """The same without the record's content, which tells who was in the model's data (SERVICE.md 11).
+        """Return the proof without the record's content, which reveals who was in the model's data (SERVICE.md 11).
 
-        The body holds keyed numbers that nobody can guess, so that its digest tells nothing about the rest.
+        The digest of the body reveals nothing, because the body holds keyed numbers that nobody can guess.
         """
         assert self.body is not None
         return self.model_copy(update={"body": None, "body_sha256": hashlib.sha256(self.body.encode()).hexdigest()})
 
 
 def proof_of(record: Record, log: Log) -> Proof:
-    """The proof of a record under the first checkpoint that covers it."""
+    """Return the proof of a record under the first checkpoint that covers it."""
     query = select(CHECKPOINT.c.size, CHECKPOINT.c.note).where(CHECKPOINT.c.size >= record.seq)
     with log.database.reading() as connection:
         found = connection.execute(query.order_by(CHECKPOINT.c.size).limit(1)).first()
@@ -55,15 +55,16 @@ def proof_of(record: Record, log: Log) -> Proof:
 
 
 def check_proof(proof: Proof, key: Ed25519PublicKey) -> str:
-    """What a good proof shows, in words; an error for any other.
+    """Check a proof and return in words what it shows; raise ServiceError if it is not valid.
 
-    Without the record's content it shows place, time and hash, which is that of the answer, and not what was decided.
+    Without the record's content, a proof shows place, time and hash of the record but not what was decided. The answer
+    has the same hash.
 
     Parameters
     ----------
     proof : Proof
     key : Ed25519PublicKey
-        Of the log's checkpoints.
+        Key of the log's checkpoints.
     """
     digest = proof.body_sha256 if proof.body is None else hashlib.sha256(proof.body.encode()).hexdigest()
     if digest is None:

@@ -1,4 +1,4 @@
-"""The protocol file: what may change on a line and how, in the log before anything changes (SERVICE.md 10)."""
+"""The protocol file: what may change on a line and how; it is logged before anything changes (SERVICE.md 10)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class _Table(BaseModel):
 class RecalibrationPlan(_Table):
     """When a site model may be made, from which cases and with which settings (SITE.md S6).
 
-    The bag is a prefix of the drawn cases that these lines fix, whenever somebody presses the button: a time, a seed or
-    a size chosen by looking at scores would void the promise.
+    These settings fix the bag, a prefix of the drawn cases, whenever somebody presses the button. A time, a seed or a
+    size chosen by looking at scores would void the promise.
     """
 
-    #: Numbers of drawn cases; each gives one bag, the first so many in the order of decisions.
+    #: Numbers of drawn cases; each number n gives one bag, the first n cases in decision order.
     at_cases: list[Annotated[int, Field(ge=20, le=100_000)]] = []
-    #: Days; each gives one bag, the drawn cases decided before it (UTC).
+    #: Days; each day gives one bag, the drawn cases decided before it (UTC).
     at_dates: list[date] = []
     #: Seed of the site model.
     random_state: int = Field(default=0, ge=0)
@@ -37,8 +37,8 @@ class RecalibrationPlan(_Table):
     rare: Literal["keep", "count", "pool"] = "keep"
     slack: Literal["keep", "thin"] = "keep"
     always_protect: list[str] = []
-    #: Representatives whose coin lies at or above this number, and was not drawn, are the site gate: a random sample
-    #: of all patients that is disjoint from the bag.
+    #: Representatives that were not drawn and whose coin is at or above this number form the site gate: a random
+    #: sample of all patients that is disjoint from the bag.
     gate_from: _Share = 0.5
     #: Share of the bag that may still wait for a label (SITE.md S5).
     most_pending: float = Field(default=0.02, ge=0, le=0.02)
@@ -59,27 +59,28 @@ class Protocol(_Table):
     'full_set'
     """
 
-    #: What may change, in words, for who reads the log.
+    #: What may change, in words, for readers of the log.
     description: str
-    #: Decisions that the candidate made in the shadow.
+    #: Smallest number of decisions that the candidate made in the shadow.
     min_shadow_decisions: int = Field(default=200, ge=0)
-    #: Age of the last restore test, in days.
+    #: Largest age of the last restore test, in days.
     restore_test_days: int = Field(default=30, ge=1)
-    #: Labelled drawn cases, decided after the candidate's cut-off, of every class that it may leave out of a set.
+    #: Smallest number of labelled drawn cases, decided after the candidate's cut-off, of every class that the candidate
+    #: may leave out of a set.
     min_labels_per_class: int = Field(default=0, ge=0)
     #: Smallest lower confidence bound (95 %, at every look) of the candidate's coverage on those cases, all classes
     #: together; drawn cases without a label count as missed.
     min_coverage: _Share | None = None
     #: Bound on the probability of ever raising a false alarm for one bag (SITE.md S7).
     false_alarm: _Share = 0.01
-    #: What an open alarm makes of a site model's answers; a home model's change with "defer_all" alone (SERVICE.md 9).
+    #: A site model's answer under an open alarm; a home model's answers change only with "defer_all" (SERVICE.md 9).
     on_alarm: Literal["full_set", "defer", "defer_all"] = "full_set"
     #: None: the service makes no site model.
     recalibration: RecalibrationPlan | None = None
 
 
 def read_protocol(file: Path) -> str:
-    """The text of a protocol file, without mistakes."""
+    """Read a protocol file, check it, and return its text."""
     try:
         text = file.read_text()
     except UnicodeDecodeError as error:
@@ -95,7 +96,7 @@ def parse_protocol(text: str, *, source: str) -> Protocol:
     ----------
     text : str
     source : str
-        Named in the message.
+        Name of the source in error messages.
     """
     try:
         return Protocol.model_validate(tomllib.loads(text))

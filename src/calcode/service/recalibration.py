@@ -1,6 +1,6 @@
-"""A site model from the reviewed cases of a line, and what it promises (SITE.md S2 to S6).
+"""Make a site model from the reviewed cases of a line, and report its promises (SITE.md S2 to S6).
 
-The protocol fixes time, seed and settings before anything is made; which cases it means is in `bags`.
+The protocol fixes time, seed and settings before anything is made; `bags` selects the cases.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 def recalibrate(service: Service, line: str, *, actor: str) -> dict[str, Any]:
-    """Make the site model that the protocol names now and keep it as a candidate; the report, with its `digest`.
+    """Make the site model that the protocol names now and keep it as a candidate; return its report with its `digest`.
 
-    Nothing answers differently afterwards: the candidate goes into the shadow, and two accounts promote it.
+    This changes no answer: the candidate goes into the shadow later, and two accounts promote it.
     """
     report, change = candidate(service.models[line], service.log, actor=actor)
     service.change(change)
@@ -49,14 +49,14 @@ def recalibrate(service: Service, line: str, *, actor: str) -> dict[str, Any]:
 
 
 def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], Callable[[Transaction], None]]:
-    """The report of the site model that the protocol names now, and the change that records both.
+    """Make the site model that the protocol names now; return its report and the change that records both.
 
-    Killed in between, a file without a record is left, and the next attempt makes the same file again.
+    If the process is killed before the change, a file without a record is left; the next attempt makes it again.
 
     Parameters
     ----------
     models : Models
-        Of the line.
+        Models of the line.
     log : Log
     actor : str
 
@@ -73,12 +73,12 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
             raise Problem(409, "The protocol has no [recalibration]: it names times and seed before anything is made.")
         chosen = plan_bag(connection, line, plan)
         site, report = fit_site(connection, models.home(connection), plan, chosen)
-    # In the data folder: the file holds the embeddings of patients.
+    # Made in the data folder, because the file holds the embeddings of patients.
     with room_for_model(), tempfile.TemporaryDirectory(dir=models.folder) as folder:
         path = Path(folder) / "site.safetensors"
         site.save(path)
         if models.trusted is not None:
-            # The line takes signed models only: with the service's own key.
+            # The line accepts only signed models, so the model is signed with the line's own key.
             key = models.settings.signing_key
             if key is None:
                 raise Problem(
@@ -98,7 +98,7 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
     report = {"line": line, "digest": digest, **report}
 
     def change(transaction: Transaction) -> None:
-        # Pressed twice at once, the same bag gives the same model, and the second one is refused.
+        # Two requests at once make the same model from the same bag; the second one is refused.
         if model_row(transaction.connection, line, digest) is not None:
             raise Problem(409, "This model was made before.")
         add(transaction)
@@ -111,7 +111,7 @@ def candidate(models: Models, log: Log, *, actor: str) -> tuple[dict[str, Any], 
 def fit_site(
     connection: Connection, home: LineModel, plan: RecalibrationPlan, chosen: BagPlan
 ) -> tuple[SiteModel, dict[str, Any]]:
-    """The site model of a bag, and the report that is stored with it.
+    """Fit the site model of a bag; return it with the report that is stored with it.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def fit_site(
     index = {name: k for k, name in enumerate(classes)}
     seqs = [case.seq for case in (*chosen.cases, *chosen.trainers)] + chosen.gate
     vectors = embeddings_of(connection, seqs)
-    # As site models see them when they decide: pseudonyms, empty where a request named no patient.
+    # Pseudonyms, because site models decide with them; empty if a request named no patient.
     named = select(DECISION.c.seq, DECISION.c.group_digest).where(DECISION.c.seq.between(min(seqs), max(seqs)))
     groups = {seq: group or "" for seq, group in connection.execute(named)}
 
@@ -137,7 +137,7 @@ def fit_site(
     def labelled(reviewed: Sequence[ReviewedCase]) -> Evidence:
         return unlabelled([case.seq for case in reviewed], [index.get(case.label or "", -1) for case in reviewed])
 
-    # A patient whose content was deleted is in no bag; deletion does not look at scores.
+    # Cases whose content was deleted are left out. This does not bias the bag: deletion does not look at scores.
     cases = [case for case in chosen.cases if case.seq in vectors]
     trainers = [case for case in chosen.trainers if case.seq in vectors]
     gate = [seq for seq in chosen.gate if seq in vectors]
@@ -152,7 +152,7 @@ def fit_site(
     )
     try:
         with warnings.catch_warnings():
-            # Classes with too few labels are in the report.
+            # No warnings about classes with too few labels: they are in the report.
             warnings.simplefilter("ignore", CalcodeWarning)
             site.fit(
                 reviewed=labelled(cases),
@@ -201,16 +201,16 @@ def fit_site(
 
 
 def report_of(connection: Connection, line: str, digest: str) -> dict[str, Any] | None:
-    """The stored report of a candidate that was made here."""
+    """Return the stored report of a candidate; None if it was not made here."""
     query = select(RECALIBRATION.c.report).where(RECALIBRATION.c.line == line, RECALIBRATION.c.model == digest)
     report = connection.execute(query.limit(1)).scalar()
     return None if report is None else dict(json.loads(report))
 
 
 def shadow_comparison(connection: Connection, line: str, digest: str, *, n_classes: int) -> dict[str, Any]:
-    """What a candidate would have changed on the stream that it decided in the shadow.
+    """Return what a candidate would have changed on the stream that it decided in the shadow.
 
-    Informative are answers with at least one label and not all. Set size and deferral are shown and refuse nobody
+    An answer is informative if it has at least one label but not all. Set size and deferral are shown but are no gates
     (SITE.md S6).
     """
     rows = shadowed_answers(connection, line, digest)
@@ -223,7 +223,7 @@ def shadow_comparison(connection: Connection, line: str, digest: str, *, n_class
 
 
 def shadowed_answers(connection: Connection, line: str, digest: str) -> Sequence[Any]:
-    """The answers that were given while a model decided in the shadow, each with the one that it would have given."""
+    """Return the answers given while a model decided in the shadow, each with the answer of that model."""
     query = (
         select(
             DECISION.c.id,
@@ -239,7 +239,7 @@ def shadowed_answers(connection: Connection, line: str, digest: str) -> Sequence
 
 
 def _answers(answers: Sequence[tuple[str, str]], n_classes: int) -> dict[str, float | None]:
-    """Rates of answers, with the mean size of the sets that were given; None without any."""
+    """Return rates of answers and the mean size of the sets given; None if there are none."""
     sizes = [len(json.loads(names)) for action, names in answers if action != "defer"]
     n = len(answers)
     return {
@@ -250,7 +250,7 @@ def _answers(answers: Sequence[tuple[str, str]], n_classes: int) -> dict[str, fl
 
 
 def sentences(report: dict[str, Any]) -> list[str]:
-    """A report in words, for a terminal; coverage never without the labels behind it."""
+    """Return a report in sentences for a terminal; coverage is always shown with the labels behind it."""
     silent = [
         f"{entry['name']} ({entry['labels']} of {entry['needed']})"
         for entry in report["classes"]

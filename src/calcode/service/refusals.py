@@ -1,4 +1,4 @@
-"""Refusals that are free to provoke, counted by program and minute: a flood is in the log and cannot fill the disk."""
+"""Refusals that anybody can provoke, counted by program and minute: a flood is logged but cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.problems import Problem
 
-#: Refused before anything is read. All others are refused by name, one event each.
+#: Statuses of requests refused before anything is read; only these are counted. Other refusals are one event each.
 COUNTED = frozenset({401, 403, 429, 503, 507})
 _MINUTE = 60.0
 
 
 class Refusals:
-    """Counts since the last minute was written down.
+    """Counts of refusals since they were last recorded.
 
-    A kill loses the minute's counts, never a decision.
+    If the process is killed, the counts of the last minute are lost, but never a decision.
 
     Examples
     --------
@@ -37,12 +37,12 @@ class Refusals:
         self._began = time.monotonic()
 
     def count(self, actor: str, status: int) -> None:
-        """Note a refusal, if it is of a kind that is counted.
+        """Count a refusal if its status is one of `COUNTED`.
 
         Parameters
         ----------
         actor : str
-            A known subject, or "unknown": what a stranger sends is not repeated.
+            A known subject, or "unknown", because a name that a stranger sends is not recorded.
         status : int
         """
         if status in COUNTED:
@@ -50,11 +50,11 @@ class Refusals:
                 self._counts[actor, status] += 1
 
     def due(self) -> bool:
-        """Whether there is something to write down, and a minute has passed."""
+        """Whether there are counts to record and a minute has passed."""
         return bool(self._counts) and time.monotonic() - self._began >= _MINUTE
 
     def events(self) -> list[Event]:
-        """One event for each program that was refused; the counts begin anew."""
+        """Return one event for each program that was refused, and reset the counts."""
         with self._turn:
             counts, self._counts = self._counts, Counter()
             since, self._since, self._began = self._since, time.time(), time.monotonic()
@@ -73,7 +73,7 @@ class Refusals:
         ]
 
     def write(self, change: Callable[[Callable[[Transaction], Any]], Any]) -> None:
-        """Append what was counted by a durable change; it is counted again if the disk does not take it."""
+        """Record the counts by a durable change; keep them if the change fails."""
         events = self.events()
         try:
             change(lambda transaction: transaction.append(events))
@@ -86,5 +86,5 @@ class Refusals:
 
 
 def refusal(actor: str, problem: Problem) -> Event:
-    """The event of a single refusal: who, which status and which sentence, never the content."""
+    """Return the event of a single refusal: actor, status and sentence, never the content."""
     return Event(kind="refused", actor=actor, body={"status": problem.status, "detail": problem.detail})

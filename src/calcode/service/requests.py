@@ -1,4 +1,4 @@
-"""What the endpoints share: the service behind a request, who sent it, and how much of a body is read."""
+"""Shared parts of the endpoints: the service, the sender and the line of a request, and the limit of its body."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from calcode.service.service import Service
 
 #: For OpenAPI; the check itself is `signed_in`.
 _BEARER = HTTPBearer(auto_error=False, description="A token of a program or a session of a person.")
-#: The same for an endpoint that asks by itself.
+#: The same for an endpoint that checks the token itself.
 BEARER: list[dict[str, list[str]]] = [{_BEARER.scheme_name: []}]
 
 
 def _without_nul(text: str) -> str:
-    # PostgreSQL stores no NUL, and its refusal would look like a database that is gone.
+    # PostgreSQL cannot store NUL, and its error would look like a lost database.
     if "\0" in text:
         raise ValueError("a NUL character is no text")
     return text
 
 
-#: Why somebody does something; it stands in the log.
+#: The reason for a step; it is recorded in the log.
 Why = Annotated[str, Field(min_length=3, max_length=500), AfterValidator(_without_nul)]
 
 
 def service_of(request: Request) -> Service:
-    """The service that answers this request."""
+    """Return the service that answers this request."""
     return cast(Service, request.app.state.service)
 
 
 def signed_in(request: Request, *roles: str) -> Principal:
-    """Who sent the request, if one of the roles is theirs.
+    """Return the sender of a request if they have one of the roles.
 
     Raises
     ------
@@ -62,12 +62,13 @@ def signed_in(request: Request, *roles: str) -> Principal:
 
 
 def line_of(service: Service, principal: Principal, name: str | None) -> str:
-    """The line that a request is about.
+    """Return the line that a request is about.
 
     Raises
     ------
     Problem
-        422 if it names none and the sender has several, or one that is not served; 403 if it is not the sender's.
+        422 if it names no line and the sender has several, or a line that is not served; 403 if the sender may not use
+        the line.
     """
     if name is None:
         own = [line for line in service.models if principal.may(line)]
@@ -82,9 +83,9 @@ def line_of(service: Service, principal: Principal, name: str | None) -> str:
 
 
 def role(*roles: str) -> Callable[..., Awaitable[Principal]]:
-    """A dependency that lets certain roles through.
+    """Return a dependency that lets certain roles through.
 
-    A coroutine: it waits for nothing, and the framework would give a function to another thread for each request.
+    It is a coroutine although it waits for nothing: the framework would run a plain function in another thread.
     """
 
     async def check(request: Request, bearer: Annotated[object, Security(_BEARER)] = None) -> Principal:
@@ -96,7 +97,7 @@ def role(*roles: str) -> Callable[..., Awaitable[Principal]]:
 
 
 def role_on_all_lines(*roles: str) -> Callable[..., Awaitable[Principal]]:
-    """A dependency that lets certain roles through, unless they are limited to some lines."""
+    """Return a dependency that lets certain roles through, unless the sender is limited to some lines."""
     let_through = role(*roles)
 
     async def check(request: Request, bearer: Annotated[object, Security(_BEARER)] = None) -> Principal:
@@ -111,12 +112,12 @@ def role_on_all_lines(*roles: str) -> Callable[..., Awaitable[Principal]]:
 ServiceHere = Annotated[Service, Depends(service_of)]
 
 
-#: In the scope of a request whose endpoint counts the bytes of the body itself.
+#: Set in the scope of a request whose endpoint counts the bytes of the body itself.
 _COUNTED = "calcode.counted"
 
 
 async def limited_body(request: Request, limit: int) -> bytes:
-    """The body, or 413 as soon as it is larger than the limit; 400, which nobody reads, where its sender has gone."""
+    """Return the body; raise 413 as soon as it is larger than the limit, 400 if the sender has disconnected."""
     request.scope[_COUNTED] = True
     if _announced(request.headers) > limit:
         raise Problem(413, _too_large(limit))
@@ -133,15 +134,15 @@ async def limited_body(request: Request, limit: int) -> bytes:
 
 
 def limited(scope: Scope, receive: Receive, limit: int) -> Receive:
-    """What a request receives, or 413 as soon as its body is larger than the limit, for endpoints without their own.
+    """Wrap `receive` to raise 413 as soon as the body is larger than the limit, for endpoints without their own.
 
-    The framework reads all of a body into memory before anybody asks for the token.
+    It is needed because the framework reads the whole body into memory before the token is checked.
     """
     size = 0
 
     def require(size: int) -> None:
         if size > limit:
-            # The framework would call a problem a body that cannot be read.
+            # Not a Problem, which the framework would report as a body that cannot be read.
             raise HTTPException(413, _too_large(limit))
 
     async def receiving() -> Message:

@@ -1,4 +1,4 @@
-"""The pages of a reader (SERVICE.md 7): queue, question, then the model's answer; a case in three keys."""
+"""The pages of a reader (SERVICE.md 7): queue, question, then the model's answer; a case takes three keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calcode.service.wording import possible_in_words
 
 router = page_router()
 _Reader = Annotated[Principal, Depends(page_role("clinician"))]
-#: The ids of tasks look like those of decisions.
+#: Ids of tasks have the format of decision ids.
 _TaskId = DecisionId
 _Word = Annotated[str, Query(max_length=100)]
 _SURENESS = {3: "Sure", 2: "Fairly sure", 1: "Unsure"}
@@ -42,7 +42,7 @@ class _Chosen:
         return "?" + urlencode({"line": self.line, "site": self.site})
 
     def among(self, entries: list[QueueEntry]) -> list[QueueEntry]:
-        """Those of the part."""
+        """Return the entries of this part of the queue."""
         return [entry for entry in entries if self.line in ("", entry.line) and self.site in ("", entry.site)]
 
 
@@ -50,7 +50,7 @@ _Part = Annotated[_Chosen, Depends()]
 
 
 def _queue(service: Service, principal: Principal) -> list[QueueEntry]:
-    """What waits for a reader on all lines, what is due first in front."""
+    """Return what waits for a reader on all lines, earliest due first."""
     with service.database.reading() as connection:
         found = [
             entry
@@ -67,7 +67,7 @@ def queue_page(
     principal: Annotated[Principal, Depends(page_role("clinician", "auditor"))],
     part: _Part,
 ) -> Response:
-    """What waits to be read."""
+    """Show the cases that wait to be read."""
     everything = _queue(service, principal)
     chosen = part.among(everything)
     context = {
@@ -84,14 +84,14 @@ def queue_page(
 
 @router.get("/review/next")
 def next_case(service: ServiceHere, principal: _Reader, part: _Part) -> Response:
-    """The way to the case that is due first and that nobody else has open."""
+    """Redirect to the case that is due first and that nobody else has open."""
     free = [entry for entry in part.among(_queue(service, principal)) if entry.mine or not entry.lease_by]
     return see(f"/review/{free[0].id}{part}") if free else see(f"/review{part}", done="read-all")
 
 
 @router.get("/review/{task}")
 def question_page(task: _TaskId, request: Request, service: ServiceHere, principal: _Reader, part: _Part) -> Response:
-    """The image and the question; nothing of the model's answer."""
+    """Show the image and the question, without the model's answer."""
     decision = review_routes.own_task(service, principal, task).decision
     if _own_reading(service, principal, decision) is not None:
         return see(f"/review/{task}/answer{part}")
@@ -119,15 +119,15 @@ def save(
 
 @router.post("/review/{task}/second")
 def read_second(task: _TaskId, service: ServiceHere, principal: _Reader, part: _Part, form: Form) -> Response:
-    """Somebody saved first: read the case as its second reader."""
+    """Read a case that somebody else saved first, as its second reader."""
     return see(f"/review/{review_routes.read_second(task, service, principal)['id']}{part}")
 
 
 @router.get("/review/{task}/answer")
 def answer_page(task: _TaskId, request: Request, service: ServiceHere, principal: _Reader, part: _Part) -> Response:
-    """What the model said, beside what the reader said; that it was seen is recorded.
+    """Show the model's answer beside the reader's, and record that it was seen.
 
-    While another image of the patient may be this reader's to read, the answer waits: it would tell about that one.
+    The answer is withheld while this reader may still read another image of the patient, whose answer it could reveal.
     """
     row = review_routes.own_task(service, principal, task)
     own = _own_reading(service, principal, row.decision)
@@ -157,7 +157,7 @@ def answer_page(task: _TaskId, request: Request, service: ServiceHere, principal
 
 @router.post("/review/{task}/change")
 def change(task: _TaskId, service: ServiceHere, principal: _Reader, part: _Part, form: Form) -> Response:
-    """A second review of the reader's own, marked not blind; the first one stays."""
+    """Save a changed answer as a second review of the reader, marked not blind; the first one stays."""
     own = _own_reading(service, principal, review_routes.own_task(service, principal, task).decision)
     if own is None:
         raise Problem(409, "Save an answer first.")
@@ -169,7 +169,7 @@ def change(task: _TaskId, service: ServiceHere, principal: _Reader, part: _Part,
 
 
 def _own_reading(service: Service, principal: Principal, decision: str) -> dict[str, Any] | None:
-    """The reader's newest reading of a case."""
+    """Return the reader's newest reading of a case."""
     with service.database.reading() as connection:
         readings = blindness.readings(connection, decision)
     own = [entry for entry in readings if entry["reviewer"] == principal.subject and entry["source"] != "pathology"]
@@ -177,9 +177,9 @@ def _own_reading(service: Service, principal: Principal, decision: str) -> dict[
 
 
 def _heading(explanation: Explanation, label: str) -> str:
-    """What the model's answer means for the diagnosis that the reader gave.
+    """Return what the model's answer means for the reader's diagnosis.
 
-    A diagnosis that stays possible is no agreement: an answer may hold nearly all of them, and some hold one always.
+    A possible diagnosis is not called agreement: an answer may hold nearly all diagnoses, and some are in every answer.
     """
     possible = {entry.name: entry for entry in explanation.classes if entry.in_set}
     if explanation.action == "defer":
@@ -196,7 +196,7 @@ def _heading(explanation: Explanation, label: str) -> str:
 
 
 def _verdict(explanation: Explanation, names: Mapping[str, str]) -> str:
-    """The diagnoses that remain possible, best fit first."""
+    """Return the diagnoses that remain possible, best fit first."""
     if explanation.action == "defer":
         return "No answer"
     possible = [entry for entry in explanation.classes if entry.in_set]
@@ -205,7 +205,7 @@ def _verdict(explanation: Explanation, names: Mapping[str, str]) -> str:
 
 
 def _reading(form: dict[str, list[str]]) -> Reading:
-    """Label, sureness and comment of the form."""
+    """Return the label, sureness and comment of a form."""
     label, sureness = field(form, "label"), field(form, "sureness")
     if not label:
         raise Problem(422, "Choose a diagnosis, or say that you cannot tell. Go back: nothing was saved.")
@@ -216,5 +216,5 @@ def _reading(form: dict[str, list[str]]) -> Reading:
 
 
 def _taken(request: Request, problem: Problem, task: str, part: _Chosen) -> Response:
-    """Somebody else has the case, or has read it meanwhile: the way on."""
+    """Show that somebody else has the case, or has read it meanwhile, and how to go on."""
     return render(request, "taken.html", {"problem": problem, "task": task, "part": part}, status=problem.status)

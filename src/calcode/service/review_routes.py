@@ -1,4 +1,4 @@
-"""Endpoints of reading (SERVICE.md 7 and 8): the queue, a case, a reading, a second one, a wish."""
+"""Endpoints of reading (SERVICE.md 7 and 8): queue, case, reading, second reading, and wish for a reading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Body(BaseModel):
 
 
 class QueueFacts(BaseModel):
-    """A case that waits; nothing about the model's answer."""
+    """A case that waits to be read, without anything about the model's answer."""
 
     id: str
     decision: str
@@ -58,7 +58,7 @@ class ReadingFacts(BaseModel):
 
 
 class CaseFacts(BaseModel):
-    """A case that is open for its reader; the model's answer is not in it."""
+    """A case that is open for its reader, without the model's answer."""
 
     id: str
     decision: str
@@ -72,7 +72,7 @@ class CaseFacts(BaseModel):
 
 
 class Reading(_Body):
-    """What a reader says."""
+    """A reader's answer about a case."""
 
     label: str = Field(max_length=200, examples=["mel"])
     sureness: int | None = Field(default=None, ge=1, le=3, description="1 unsure, 2 fairly sure, 3 sure")
@@ -80,19 +80,19 @@ class Reading(_Body):
 
 
 class Wish(_Body):
-    """Why somebody wants a case read."""
+    """The reason for wanting a case read."""
 
     comment: str = Field(default="", max_length=4000, examples=["unlike the others of this patient"])
 
 
 class SavedAnswer(BaseModel):
-    """The id of what was saved."""
+    """The id of the saved review or task."""
 
     id: str
 
 
 def own_task(service: Service, principal: Principal, task: str) -> Row[Any]:
-    """A task on a line that is the sender's."""
+    """Return a task, which must be on a line that the sender may use."""
     with service.database.reading() as connection:
         row = reviews.task_row(connection, task)
     line_of(service, principal, row.line)
@@ -113,7 +113,7 @@ def queue(
     line: Annotated[str | None, Query(max_length=64)] = None,
     count: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> list[dict[str, Any]]:
-    """The cases that wait for the asking reader, oldest due first."""
+    """Return the cases that wait for the asking reader, earliest due first."""
     with service.database.reading() as connection:
         found = reviews.open_queue(connection, line_of(service, principal, line), principal.subject)
     return [entry._asdict() for entry in found[:count]]
@@ -185,9 +185,9 @@ def history(
     service: ServiceHere,
     principal: Annotated[Principal, Depends(role("clinician", "approver", "engineer", "auditor"))],
 ) -> list[dict[str, Any]]:
-    """All readings and labels of a case; who reads cases sees them when none of the patient waits for them.
+    """Return all readings and labels of a case. Readers get them once no case of the patient waits for them.
 
-    That a person saw them is recorded, and with them the model's answer: a reading that was changed tells it.
+    It is recorded that the person saw them, and saw the model's answer, because a changed reading reveals it.
     """
     _decision(service, principal, id)
     with service.database.reading() as connection:
@@ -207,7 +207,7 @@ def history(
     },
 )
 def image(id: _Id, service: ServiceHere, principal: _Clinician) -> Response:
-    """The image of a case, encoded anew; that it was seen is recorded."""
+    """Return the image of a case, encoded again, and record that it was seen."""
     row = _decision(service, principal, id)
     with service.database.reading() as connection:
         path = picture_file(connection, row.seq, service.site.path("images"))

@@ -1,7 +1,7 @@
 """Reading cases (SERVICE.md 7 and 8): the queue, leases, blind readings, second readers, adjudication.
 
-A reader says a diagnosis before the model's answer is shown. Every step is an event; a reading is never changed, a
-later one supersedes it.
+A reader gives a diagnosis before the model's answer is shown. Every step is an event. A reading is never changed; a
+later reading supersedes it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ LEASE_SECONDS = 15 * 60.0
 
 
 class QueueEntry(NamedTuple):
-    """A case that waits to be read; nothing about the model's answer.
+    """A case that waits to be read, without anything about the model's answer.
 
     Attributes
     ----------
     id : str
-        Of the task.
+        Id of the task.
     decision, line : str
     why : str
         See `blind_why`.
     opened_at : str
-        When the image was decided; of a wish, a second reading and an adjudication: when it was asked for.
+        When the image was decided, or when a wish, a second reading or an adjudication was requested.
     due_at, site, device : str or None
     lease_by : str or None
-        Who has it open now.
+        Reader who has the case open now.
     mine : bool
-        The asking reader has it open.
+        The asking reader has the case open.
     """
 
     id: str
@@ -55,7 +55,7 @@ class QueueEntry(NamedTuple):
 
 
 def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEntry]:
-    """What a reader may read on a line, oldest due first; cases that they read already are left out."""
+    """Return what a reader may read on a line, earliest due first; cases that they have read are left out."""
     own = exists().where(REVIEW.c.decision == TASK.c.decision, REVIEW.c.reviewer == subject)
     query = (
         select(TASK, DECISION.c.site, DECISION.c.device, SHOWN_SINCE.label("since"))
@@ -81,7 +81,7 @@ def open_queue(connection: Connection, line: str, subject: str) -> list[QueueEnt
 
 
 def task_row(connection: Connection, task: str) -> Row[Any]:
-    """A task that may be shown, or 404: while the patient's visit is open, nobody is told which cases wait."""
+    """Return a task that may be shown, or raise 404: during the patient's visit nobody may know which cases wait."""
     shown = select(TASK).select_from(TASKS).where(TASK.c.id == task, is_shown(connection))
     row = connection.execute(shown).first()
     if row is None:
@@ -90,7 +90,7 @@ def task_row(connection: Connection, task: str) -> Row[Any]:
 
 
 def decision_row(connection: Connection, decision: str) -> Row[Any]:
-    """A decision, or 404."""
+    """Return a decision, or raise 404."""
     row = connection.execute(select(DECISION).where(DECISION.c.id == decision)).first()
     if row is None:
         raise Problem(404, "No decision has this id.")
@@ -98,7 +98,7 @@ def decision_row(connection: Connection, decision: str) -> Row[Any]:
 
 
 def review_row(connection: Connection, review: str) -> Row[Any]:
-    """A reading or a label, or 404."""
+    """Return a reading or a label, or raise 404."""
     row = connection.execute(select(REVIEW).where(REVIEW.c.id == review)).first()
     if row is None:
         raise Problem(404, "No review has this id.")
@@ -112,10 +112,10 @@ def open_for(connection: Connection, decision: str, reviewer: str) -> bool:
 
 
 def take(transaction: Transaction, task: str, *, reviewer: str) -> Row[Any]:
-    """Open a case for a reader: nobody else gets it for 15 minutes, and that it was seen is recorded.
+    """Open a case for a reader: nobody else gets it for 15 minutes. Record that the reader saw it.
 
-    The lease ends by itself. It is counted on the machine's monotonic clock, so a jump of the wall clock neither
-    lengthens nor ends it.
+    The lease ends by itself. It is counted on the machine's monotonic clock, so a jump of the wall clock does not
+    change it.
     """
     connection = transaction.connection
     row = _unread(connection, task, reviewer)
@@ -147,9 +147,9 @@ def save(
         A class, "outside" or "cannot_tell".
     sureness : {1, 2, 3} or None
     comment : str
-        Personal content: it is kept outside the log.
+        Personal content, which is kept outside the log.
     classes : sequence of str
-        Of the line.
+        Classes of the line.
 
     Returns
     -------
@@ -159,7 +159,7 @@ def save(
     Raises
     ------
     Problem
-        409 if somebody else has the case open, and with the first one's time if somebody saved it meanwhile.
+        409 if somebody else has the case open, or saved a reading meanwhile; then the time of that reading is named.
     """
     connection = transaction.connection
     checked_label(label, classes)
@@ -190,7 +190,7 @@ def save(
 
 
 def read_second(transaction: Transaction, task: str, *, reviewer: str) -> str:
-    """Accept the offer of a case that another reader saved first: the task of a second reading, opened for this one."""
+    """Accept the offer to read a case that another reader saved first; return the task, opened for this reader."""
     connection = transaction.connection
     row = task_row(connection, task)
     if row.state == "open" or not _may_read_second(connection, row.decision, reviewer):
@@ -217,9 +217,9 @@ def supersede(
     comment: str,
     classes: Sequence[str],
 ) -> str:
-    """Change one's own answer: a new review beside the first, marked not blind. The first one stays.
+    """Change one's own answer with a new review, marked not blind; the first one stays.
 
-    A different label counts only when somebody says the same blind, or a third person settles it.
+    A different label counts only if a blind reading gives the same label, or a third person settles it.
     """
     connection = transaction.connection
     checked_label(label, classes)
@@ -258,7 +258,10 @@ def view_history(transaction: Transaction, decision: str, *, reviewer: str) -> N
 
 
 def wish(transaction: Transaction, decision: str, *, actor: str, comment: str) -> str:
-    """A clinician wants this case read: its task. Such cases train the next bag and never calibrate (SITE.md S5)."""
+    """Open a task for a case that a clinician wants read; return its id.
+
+    Such cases train the next bag and never calibrate (SITE.md S5).
+    """
     connection = transaction.connection
     row = decision_row(connection, decision)
     shown = select(DECISION.c.id).join(EVENT, EVENT.c.seq == DECISION.c.seq).where(DECISION.c.id == decision)
@@ -279,12 +282,12 @@ def wish(transaction: Transaction, decision: str, *, actor: str, comment: str) -
 
 
 def _held(row: Row[Any]) -> bool:
-    """Whether a lease holds. One that lies further ahead than a lease lasts is of before the machine started."""
+    """Whether a lease holds. If its end is further ahead than a lease lasts, it is from before the machine started."""
     return row.lease_until is not None and 0.0 < row.lease_until - time.monotonic() <= LEASE_SECONDS
 
 
 def _unread(connection: Connection, task: str, reviewer: str) -> Row[Any]:
-    """A task that is open, that this person may read, and that nobody else has open."""
+    """Return an open task that this person may read and that nobody else has open."""
     row = task_row(connection, task)
     if row.state != "open":
         first = connection.execute(
@@ -306,9 +309,9 @@ def _unread(connection: Connection, task: str, reviewer: str) -> Row[Any]:
 
 
 def _may_read_second(connection: Connection, decision: str, reviewer: str) -> bool:
-    """Whether a case with one reading could take this person's as the second: one who knows no answer.
+    """Whether this person may be the second reader of a case with one reading: only if they know no answer.
 
-    Otherwise who was shown the answer could unsettle a label that was said blind.
+    Otherwise a person who was shown the answer could unsettle a label that was given blind.
     """
     reviews = reviews_of(connection, decision)
     readers = {entry.reviewer for entry in reviews}
@@ -334,7 +337,7 @@ def _reading(
     opened_at: str,
     supersedes: str | None = None,
 ) -> Event:
-    """The event of a reading; the comment goes into a part that can be deleted."""
+    """Return the event of a reading; the comment goes into a part that can be deleted."""
     parts = (secret_part("comment", comment.encode(), media_type="text/plain"),) if comment else ()
     body = {
         "decision": about.decision,
@@ -354,7 +357,7 @@ def _reading(
 
 
 def _open_what_follows(transaction: Transaction, decision: str) -> None:
-    """Open the task that the readings of a case ask for: another reader, or a third person who settles it."""
+    """Open the task that the readings of a case ask for: a second reading, or a third person who settles the case."""
     connection = transaction.connection
     row = decision_row(connection, decision)
     reviews = reviews_of(connection, decision)

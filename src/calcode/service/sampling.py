@@ -2,8 +2,8 @@
 
 SITE.md S1 wants one image of a patient's first visit, drawn by a keyed hash before anything is known about it. In a
 stream the images of that visit come one by one. So the visit stays open for a fixed time after its first image, and is
-then closed: the image with the smallest keyed number stands for the patient. Only arrival times, study names and keyed
-numbers have a part in it; decisions and labels have none.
+then closed: the image with the smallest keyed number stands for the patient. The choice depends only on arrival times,
+study names and keyed numbers, not on decisions or labels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_VISITS = 2000
 
 
 class Policy(NamedTuple):
-    """What is reviewed on a line; every change is an event and holds from the next block on.
+    """The review policy of a line; every change is an event and applies from the next block on.
 
     Attributes
     ----------
@@ -49,16 +49,16 @@ class Policy(NamedTuple):
 
 
 def policy_of(line: LineSettings) -> Policy:
-    """The policy that the site file asks for."""
+    """Return the policy of the site file."""
     return Policy(line.sample, line.visit_minutes, line.second_reader, line.due_days)
 
 
 def policy_in_force(
     connection: Connection, line: str, *, set_by: str | None = None, before: int | None = None
 ) -> Policy | None:
-    """The last policy of a line, or the last one by a certain account; None before the first.
+    """Return the last policy of a line, or the last one set by an account; None before the first.
 
-    Policies of the first version said less than is needed here, and are followed by another at the next start.
+    Policies of the first version are left out: they say less than is needed, and the next start sets another one.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def policy_in_force(
     line : str
     set_by : str, optional
     before : int, optional
-        As it was at this record.
+        Only policies before this record count.
     """
     columns = [POLICY.c[name] for name in Policy._fields]
     query = (
@@ -84,7 +84,7 @@ def policy_in_force(
 
 
 def policy_event(line: str, policy: Policy, *, actor: str, why: str) -> Event:
-    """The event of a policy. Numbers already drawn stay as they are: nobody can toss again."""
+    """Return the event of a policy. Numbers already drawn stay: no case is drawn again."""
     # All deferred cases are read, whatever the policy says.
     body = {**policy._asdict(), "deferred": 1.0, "why": why}
     return Event(kind="policy_set", actor=actor, subject=line, body=body)
@@ -94,14 +94,14 @@ def policy_event(line: str, policy: Policy, *, actor: str, why: str) -> Event:
 
 
 class Place(NamedTuple):
-    """What is known of an image when it is decided.
+    """What is known of an image's place in its patient's first visit when the image is decided.
 
     Attributes
     ----------
     representative : bool
-        It stands for its patient, known at once.
+        The image stands for its patient, which is known at once.
     visit : str or None
-        Until when its patient's first visit is open, if it belongs to that visit.
+        Time until which the patient's first visit is open, if the image belongs to that visit.
     """
 
     representative: bool
@@ -124,12 +124,12 @@ class Visits:
         self._wall, self._now = transaction.wall, transaction.at
 
     def place(self, group: str | None, study: str | None, *, visit_minutes: float) -> Place:
-        """Where an image stands; the next one of its patient is judged after it.
+        """Return the place of an image; call this in order, because it affects the patient's later images.
 
         Parameters
         ----------
         group, study : str or None
-            Pseudonyms. A case without a group is its own.
+            Pseudonyms. A case without a group counts as a patient of its own.
         visit_minutes : float
         """
         if group is None:
@@ -145,25 +145,25 @@ class Visits:
 
 
 def visits_over(database: Database) -> bool:
-    """Whether a first visit is over and not yet closed; read without the writer's turn."""
+    """Whether a first visit is over and not yet closed; reading this does not need the writer."""
     with database.reading() as connection:
         query = select(DECISION.c.seq).where(DECISION.c.visit_until < utc(time.time())).limit(1)
         return connection.execute(query).first() is not None
 
 
 def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
-    """Settle who stands for the patients whose first visit is over, and open the tasks of those drawn.
+    """Choose the representatives of patients whose first visit is over, and open the tasks of those drawn.
 
     Parameters
     ----------
     transaction : Transaction
     now : str, optional
-        Time as the log writes it; the wall clock's otherwise.
+        Time in the format of the log; default: the wall clock.
 
     Returns
     -------
     int
-        Patients settled.
+        Number of patients settled.
     """
     now = now or utc(time.time())
     connection = transaction.connection
@@ -192,13 +192,13 @@ def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
         for line, visits in by_line.items()
     ]
     drawn = [row for row in chosen.values() if row.u < row.p_sample]
-    # A deferral opened the task before, or the laboratory has said what it is; the case is drawn all the same.
+    # No task is needed if a deferral opened one or the laboratory sent a label; the case counts as drawn anyway.
     ids = [row.id for row in drawn]
     tasks_and_reviews = union(*(select(table.c.decision).where(table.c.decision.in_(ids)) for table in (TASK, REVIEW)))
     nothing_to_open = set(connection.execute(tasks_and_reviews).scalars())
     for row in sorted(drawn, key=lambda row: int(row.seq)):
         if row.id not in nothing_to_open:
-            # Id and day of a deferral: neither tells a reader why the case waits.
+            # The id and due time are those of a deferral, so that they do not tell a reader why the case waits.
             policy = policy_in_force(connection, row.line, before=row.seq)
             due = None if policy is None else due_on(row.at, days=policy.due_days)
             event = task_event(row.id, line=row.line, why="sample", actor="service", due=due)
@@ -209,7 +209,7 @@ def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
 
 
 def settled_upto(connection: Connection, line: str) -> int:
-    """The record up to which it is known who stands for whom: no representative can still appear before it."""
+    """Return the record up to which all representatives are known: no other one can appear before it."""
     first_open = connection.execute(
         select(func.min(DECISION.c.seq)).where(DECISION.c.line == line, DECISION.c.visit_until.is_not(None))
     ).scalar()
@@ -219,13 +219,13 @@ def settled_upto(connection: Connection, line: str) -> int:
 
 
 def due_at(connection: Connection, line: str) -> str | None:
-    """When the label of a case that is sent to its reader now is due."""
+    """Return when the label of a case that is queued for a reader now is due."""
     policy = policy_in_force(connection, line)
     return None if policy is None else due_on(utc(time.time()), days=policy.due_days)
 
 
 def due_on(at: str, *, days: int) -> str:
-    """When the label of a case is due, by the minute in which it was decided.
+    """Return when the label of a case is due, counted from the minute of its decision.
 
     Examples
     --------
@@ -236,14 +236,14 @@ def due_on(at: str, *, days: int) -> str:
 
 
 def task_event(decision: str, *, line: str, why: str, actor: str, due: str | None) -> Event:
-    """The event that opens a task about a decision; the id of the task is that of the event unless its body has one."""
+    """Return the event that opens a task about a decision; the task has the event's id unless the body names one."""
     body = {"decision": decision, "line": line, "why": why, "due_at": due}
     return Event(kind="task_opened", actor=actor, subject=decision, body=body)
 
 
 @lru_cache(maxsize=64)
 def later(at: str, *, minutes: float = 0.0, days: int = 0) -> str:
-    """A time of the log and something added to it.
+    """Add minutes and days to a time of the log.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The version of the database's schema: made, upgraded and checked by Alembic."""
+"""The version of the database's schema, which Alembic makes, upgrades and checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def upgrade(database: Database, *, to: str = "head") -> None:
     Raises
     ------
     ServiceError
-        For a database that cannot be read, or that a newer version of calcode has made.
+        If the database cannot be read, or was made by a newer version of calcode.
     """
     from alembic import command
     from alembic.config import Config
@@ -38,7 +38,7 @@ def upgrade(database: Database, *, to: str = "head") -> None:
 
 
 def no_log(where: object) -> ServiceError:
-    """What to say where no log was begun; nothing makes one by itself, or every coin would be tossed again."""
+    """Return the error for a missing log. A log is never made without a command: every coin would be tossed again."""
     return ServiceError(
         f"{where}: no log yet; mount the data folder, name the right database, or before the first start run: calcode "
         "service init SITE"
@@ -86,9 +86,9 @@ def current(database: Database) -> str | None:
 
 
 def _require_utf8(database: Database) -> None:
-    """Refuse a PostgreSQL database of another encoding: a name or a comment could not be kept in it.
+    """Refuse a PostgreSQL database of another encoding, which could not store every name or comment.
 
-    The driver is asked, because in SQL_ASCII it gives bytes for text and SQLAlchemy cannot even connect.
+    The driver is asked directly: with SQL_ASCII it returns bytes for text, and SQLAlchemy cannot even connect.
     """
     if database.sqlite:
         return
@@ -108,7 +108,7 @@ def _require_utf8(database: Database) -> None:
 
 
 def revisions() -> list[str]:
-    """All versions, oldest first."""
+    """Return all versions of the schema, oldest first."""
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 

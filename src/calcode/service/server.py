@@ -1,4 +1,4 @@
-"""Run a service: open it, put HTTP in front of it, and end it in order when the machine asks."""
+"""Run a service: open it, serve it over HTTP, and end it in order on a signal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger("calcode.service")
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens, with the port that the system chose where 0 was asked for."""
+    """A server that reports when it listens, with the port that the system chose if 0 was requested."""
 
     def __init__(self, config: uvicorn.Config, listening: Callable[[int], None]) -> None:
         super().__init__(config)
@@ -34,14 +34,14 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
-        # Sent again by uvicorn, the signal would end the process before the log has its last record.
+        # Otherwise uvicorn would send the signal again and end the process before the log has its last record.
         self._captured_signals.clear()
 
 
 def serve(
     site: SiteSettings, *, listening: Callable[[int, Service], None] | None = None, more: Sequence[APIRouter] = ()
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C: waiting requests are answered, then come `stopped` and the last checkpoint.
+    """Serve until SIGTERM or Ctrl-C; then answer waiting requests and record `stopped` and the last checkpoint.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def serve(
         Further pages.
     """
     set_up_logs()
-    # The address first: a start that cannot answer anybody should leave no record.
+    # Bind the address first, because a start that cannot answer anybody should leave no record.
     with ExitStack() as stack:
         sockets = [stack.enter_context(entry) for entry in _bound(site.host, site.port)]
         service = stack.enter_context(Service(site))
@@ -65,7 +65,7 @@ def serve(
             log_config=None,
             server_header=False,
             forwarded_allow_ips=site.trusted_proxies,
-            # A closed connection's requests are still decided and recorded; a new start waits for no idle client.
+            # Requests of a closed connection are still decided and recorded. A restart need not wait for idle clients.
             timeout_keep_alive=30,
             timeout_graceful_shutdown=10,
         )
@@ -79,14 +79,14 @@ def serve(
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:
-    """Sockets on every address of a host; nobody reaches them before the server listens."""
+    """Bind sockets on every address of a host; nobody can connect before the server listens."""
     bound: list[socket.socket] = []
     try:
         found = dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         for family, kind, protocol, _, address in found:
             entry = socket.socket(family, kind, protocol)
             bound.append(entry)
-            # A start soon after an end does not wait for connections that are long closed.
+            # A quick restart must not wait for connections that are long closed.
             entry.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 entry.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -44,9 +44,9 @@ _LOGGER = logging.getLogger("calcode.service")
 #: A service is ready if it committed something within this time; without traffic it writes a pulse.
 READY_SECONDS = 10.0
 _PULSE_SECONDS = 4.0
-#: How often the last use of tokens is written down.
+#: How often the last use of tokens is stored.
 _USE_SECONDS = 60.0
-#: How often the state of the monitors is kept; after a crash only what came since is replayed.
+#: How often the state of the monitors is saved; after a crash only later records are replayed.
 _MONITOR_SECONDS = 60.0
 
 
@@ -64,7 +64,7 @@ class Service:
         self._stopped = threading.Event()
         #: Length of the log when the housekeeping last looked.
         self.seen_records = 0
-        #: What the housekeeping logged last, by what it is about; empty while all is well.
+        #: The state that the housekeeping logged last, by subject; empty while all is well.
         self._states: dict[str, str] = {}
         #: Lines whose monitors do not run, each with a sentence that says so; empty while all is well.
         self.monitor_faults: dict[str, str] = {}
@@ -85,11 +85,11 @@ class Service:
         return self
 
     def _open(self) -> None:
-        """Everything that a service needs: what it serves, and the threads that work."""
+        """Open everything that the service needs, and start its threads."""
         site = self.site
         self._stack.callback(self.database.close)
         self._stack.enter_context(only_service(self.database))
-        # Before the lock: a database of another encoding cannot even give one.
+        # Checked before the lock, because a database of another encoding cannot even give a lock.
         schema.current(self.database)
         with one_start(self.database):
             self._begin()
@@ -99,7 +99,7 @@ class Service:
         self.tokens = Tokens(self.database)
         self.tokens.reload()
         self.limiter = Limiter(rate=site.limits.rate, burst=site.limits.burst)
-        # Wrong passwords: for one account from one address, and from one address whatever the account.
+        # Limits of wrong passwords: for one account from one address, and for all accounts from one address.
         self.logins = Limiter(rate=0.2, burst=5)
         self.guesses = Limiter(rate=1.0, burst=100)
         self.admission = {
@@ -125,7 +125,7 @@ class Service:
             from calcode.service.hospital.couriers import running_couriers
 
             self._stack.enter_context(running_couriers(self, site.deliveries))
-        #: Where DICOM is listened for; 0 without a gateway.
+        #: Port of the DICOM gateway; 0 without a gateway.
         self.dicom_port = 0
         if site.dicom is not None:
             from calcode.service.hospital.gateway import opened_gateway
@@ -148,7 +148,7 @@ class Service:
         self.metrics = Metrics()
         folder = site.path("models")
         self.models = {line.name: Models(line, self.log, folder=folder) for line in site.lines}
-        # A champion that cannot be loaded is found before the start is recorded.
+        # Done here so that a champion that cannot be loaded is found before the start is recorded.
         for models in self.models.values():
             models.follow()
         self.images: dict[str, Images] = {}
@@ -169,8 +169,8 @@ class Service:
         self._record_start()
 
     def settle(self) -> None:
-        """Prepare for a long time of work: memory and disk are arranged now, not under the first decisions."""
-        # Modules and models are no garbage: looking through them again and again costs a twelfth of a block.
+        """Prepare memory and disk for a long time of work, so that the first decisions do not wait for this."""
+        # Modules and models are no garbage: scanning them again and again costs a twelfth of a block's time.
         gc.collect()
         gc.freeze()
         self.database.make_room()
@@ -185,7 +185,7 @@ class Service:
             self._keep_monitors()
             self.refusals.write(self.change)
             self.change(lambda transaction: transaction.append([Event(kind="stopped", actor="service", body={})]))
-            # What was decided since the last checkpoint is not left uncovered for as long as the service is down.
+            # Cover the decisions since the last checkpoint before the service is down.
             self._checkpoint()
         except (Problem, *STORAGE_ERRORS) as error:
             # A full disk, or a database that is gone: the next start finds a log without `stopped`.
@@ -196,7 +196,7 @@ class Service:
     # ------------------------------------------------------------------ start
 
     def _record_start(self) -> None:
-        """What the site file changed since the last start, and the start itself."""
+        """Record the start, and what the site file changed since the last start."""
         site = self.site
         events = [
             Event(
@@ -212,7 +212,7 @@ class Service:
         ]
         for line in site.lines:
             with self.database.reading() as connection:
-                # What the site file said last time; a policy that a person set since then stays.
+                # The site file's last policy: if the file has not changed, a policy that a person set since then stays.
                 policy = policy_in_force(connection, line.name, set_by="service")
                 protocol = latest_protocol(connection, line.name)
             if policy != policy_of(line):
@@ -237,7 +237,7 @@ class Service:
         return self.writer.change(change).result()
 
     def promises(self, line: str, digest: str) -> list[str]:
-        """What a model of a line promises, also one that no longer answers, or whose line is no longer served."""
+        """Return the promises of a model, also if it no longer answers or its line is no longer served."""
         loaded = self.models[line].loaded(digest) if line in self.models else None
         if loaded is not None:
             return loaded.promises
@@ -256,20 +256,20 @@ class Service:
 
     def _keep_house(self) -> None:
         while not self._stopped.wait(1.0):
-            # Measured whatever becomes of the other: metrics must show a full disk.
+            # Metrics are measured even if the housekeeping fails, because they must show a full disk.
             for name, step in (("housekeeping", self._tidy), ("metrics", self._measure)):
                 try:
                     step()
                 except Problem:
-                    continue  # the queue is full, or the disk: the writer says so
-                except Exception as error:  # whatever it is, checkpoints and visits must go on
+                    continue  # the queue or the disk is full; the writer reports it
+                except Exception as error:  # checkpoints and visits must go on after any error
                     if self._changed(name, type(error).__name__):
                         _LOGGER.warning(f"{name}_failed", extra={"error": type(error).__name__})
                 else:
                     self._changed(name, "")
 
     def _tidy(self) -> None:
-        """What is due: a pulse, tokens, refusals, models that failed, visits, monitors, a checkpoint."""
+        """Do what is due: a pulse, tokens, refusals, models that failed, visits, monitors, a checkpoint."""
         self._pulse()
         if self.tokens.used and time.monotonic() - self._used_at > _USE_SECONDS:
             self._used_at = time.monotonic()
@@ -289,10 +289,10 @@ class Service:
         self._checkpoint()
 
     def watch(self) -> None:
-        """Let the monitors of every line see what came since they last looked (SERVICE.md 9).
+        """Let the monitors of every line process what is new (SERVICE.md 9).
 
-        What goes wrong, such as a model file that is gone, stops the monitors of its line, and neither those of other
-        lines nor answers nor checkpoints; `monitor_faults` says so until it is mended.
+        A fault, such as a missing model file, stops only the monitors of its line: other monitors, answers and
+        checkpoints go on. `monitor_faults` names the fault until it is repaired.
         """
         faults: dict[str, str] = {}
         for line, monitors in self.monitors.items():
@@ -346,7 +346,7 @@ class Service:
                 _LOGGER.info("checkpoints_sent_again")
 
     def _changed(self, about: str, state: str) -> bool:
-        """Whether something is in another state than a second ago; what lasts is logged once, when it begins."""
+        """Whether a state differs from that of a second ago, so that a lasting fault is logged once, when it begins."""
         before, self._states[about] = self._states.get(about, ""), state
         return state != before
 

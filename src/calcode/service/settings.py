@@ -17,7 +17,7 @@ from calcode.errors import ServiceError
 from calcode.toml_mistakes import keys_at, mistake
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$")]
-#: What people and programs may be (SERVICE.md 11).
+#: Roles of people and programs (SERVICE.md 11).
 Role = Literal["program", "clinician", "approver", "engineer", "auditor", "admin"]
 _Probability = Annotated[float, Field(gt=0, le=1)]
 
@@ -33,7 +33,7 @@ _PATHS = ("prompts", "model", "reference", "protocol", "signing_key")
 class LineSettings(_Table):
     """A line of the service: one clinic's prompts, model, coin and rules (SERVICE.md 1)."""
 
-    #: Named by requests; coins and pseudonyms are keyed by it, so it never changes.
+    #: Requests name it. Coins and pseudonyms are keyed by it, so it must never change.
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "default"
     #: Prompt file (`*.prompts.safetensors`) that makes logits from embeddings.
     prompts: str
@@ -44,7 +44,7 @@ class LineSettings(_Table):
     allow_unsigned: bool = False
     #: Name of the backbone that made the embeddings, as the model records it.
     backbone: str | None = None
-    #: ONNX file or registered backbone, where the service takes images.
+    #: ONNX file or registered backbone, if the service accepts images.
     image_tower: str | None = None
     #: Feature file with the reference images, for neighbours in explanations.
     reference: str | None = None
@@ -56,18 +56,18 @@ class LineSettings(_Table):
     second_reader: float = Field(default=0.1, ge=0, le=1)
     #: Days after which a case without a label counts as missing.
     due_days: int = Field(default=28, ge=1, le=3650)
-    #: What people read in the place of a class's short name: { mel = "melanoma" }.
+    #: Names that people read instead of a class's short name: { mel = "melanoma" }.
     names: dict[str, str] = {}
-    #: Where the site's own viewer shows a study: an address with {study} in it.
+    #: Address at which the site's own viewer shows a study, with {study} in it.
     viewer_url: str | None = None
-    #: What may change and how (SERVICE.md 10).
+    #: Protocol file: what may change and how (SERVICE.md 10).
     protocol: str | None = None
     #: Private key that signs the site models made here; its public key must be among the trusted ones.
     signing_key: str | None = None
 
 
 class Limits(_Table):
-    """What one request and one program may take."""
+    """Limits of one request and of one program."""
 
     queue: int = Field(default=1024, ge=1, le=65536)
     block: int = Field(default=64, ge=1, le=4096)
@@ -81,7 +81,7 @@ class Limits(_Table):
 
 
 class MailSettings(_Table):
-    """Who gets checkpoints by mail; a copy on paper or in a box that the administrator of this machine cannot reach."""
+    """Checkpoints by mail: a copy on paper or in a mailbox that the administrator of this machine cannot reach."""
 
     #: `host:port` of the hospital's mail server.
     server: str
@@ -94,7 +94,7 @@ class MailSettings(_Table):
 class CheckpointSettings(_Table):
     """How often the log is signed, and where the notes go."""
 
-    #: Ed25519 private key (PEM); made in the data folder where none is named.
+    #: Ed25519 private key (PEM); made in the data folder if none is named.
     key: str | None = None
     every_records: int = Field(default=1000, ge=1)
     every_seconds: float = Field(default=600.0, gt=0)
@@ -112,7 +112,7 @@ class OidcSettings(_Table):
     client_id: str
     #: File that holds the client's secret.
     client_secret_file: str
-    #: Claim with the person's groups, and which role each group has.
+    #: Claim with the person's groups, and the roles of each group.
     claim: str = "groups"
     roles: dict[str, list[Role]]
 
@@ -121,7 +121,7 @@ _AeTitle = Annotated[str, Field(pattern=r"^[A-Z0-9_-]{1,16}$")]
 
 
 class TlsSettings(_Table):
-    """Our certificate, and the authority that the other side's must come from (files, PEM)."""
+    """Our certificate, and the authority that must have issued the other side's certificate (files, PEM)."""
 
     certificate: str
     key: str
@@ -129,12 +129,12 @@ class TlsSettings(_Table):
 
 
 class PeerSettings(_Table):
-    """Who may send images by DICOM: all that is given here must be true of the sender."""
+    """A system that may send images by DICOM; everything given here must be true of it."""
 
     ae_title: _AeTitle
-    #: Addresses it sends from.
+    #: Networks from which it sends.
     networks: list[str] = Field(min_length=1)
-    #: SHA-256 of its own certificate, where TLS is on; an AE title alone proves nothing.
+    #: SHA-256 of its own certificate, if TLS is on; an AE title alone proves nothing.
     certificate_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
     @field_validator("networks")
@@ -148,13 +148,13 @@ class DicomSettings(_Table):
 
     host: str = "127.0.0.1"
     port: int = Field(default=11112, ge=0, le=65535)
-    #: Our AE titles, and the line that decides on what is sent to each.
+    #: Our AE titles, each with the line that decides on images sent to it.
     titles: dict[_AeTitle, str] = Field(min_length=1)
     peers: list[PeerSettings] = Field(min_length=1)
     tls: TlsSettings | None = None
-    #: Keep only pixels and what decodes them; false keeps objects as they came.
+    #: Keep only the pixels and what is needed to decode them; false keeps objects unchanged.
     deidentify: bool = True
-    #: Largest object, and connections at a time.
+    #: Largest size of an object, and largest number of connections at a time.
     object_bytes: int = Field(default=256_000_000, ge=1000)
     associations: int = Field(default=10, ge=1)
 
@@ -168,7 +168,7 @@ class DicomSettings(_Table):
 class _DeliverySettings(_Table):
     #: Named in the log and in metrics.
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
-    #: Whose answers are sent; of all lines where none is named.
+    #: Lines whose answers are sent; all lines if none is named.
     lines: list[str] | None = None
     #: Keep a report back while its case may still be read blind (SERVICE.md 7), until its label is due at the latest.
     #: A reading that is saved after a report has left is not blind.
@@ -194,7 +194,7 @@ class _WebDelivery(_DeliverySettings):
     url: Annotated[str, Field(pattern=r"^https?://")]
     #: File with the value of the Authorization header.
     authorization_file: str | None = None
-    #: Authority of the server's certificate (PEM), where the system does not know it.
+    #: Authority of the server's certificate (PEM), if the system does not know it.
     ca: str | None = None
 
 
@@ -208,7 +208,7 @@ class FhirDelivery(_WebDelivery):
     """DiagnosticReport and Observation to a FHIR R4 server, at its base URL."""
 
     kind: Literal["fhir"]
-    #: Whose patient identifiers the requests carry (`urn:oid:...`).
+    #: System of the patient identifiers in requests (`urn:oid:...`).
     patient_system: str | None = None
 
 
@@ -216,7 +216,7 @@ Delivery = Annotated[DicomDelivery | StowDelivery | FhirDelivery, Field(discrimi
 
 
 class Retention(_Table):
-    """After how many days personal content is due for deletion; None: never by itself."""
+    """Days after which personal content is due for deletion; None: it is never due by itself."""
 
     embedding_days: int | None = Field(default=None, ge=183)
     identity_days: int | None = Field(default=None, ge=183)
@@ -237,17 +237,17 @@ class SiteSettings(_Table):
     name: _Name
     #: Folder of the database, the keys, the models and the images.
     data: str
-    #: PostgreSQL URL; SQLite in the data folder where none is given.
+    #: PostgreSQL URL; SQLite in the data folder if none is given.
     database: str | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8470, ge=0, le=65535)
-    #: From where /health and /metrics are answered.
+    #: Networks from which /health and /metrics are answered.
     local_networks: list[str] = ["127.0.0.0/8", "::1/128"]
     #: Addresses or networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto are believed.
     trusted_proxies: list[str] = ["127.0.0.1", "::1"]
-    #: In which time zone pages show times, by its IANA name such as "Europe/Vienna". The log itself is in UTC.
+    #: Time zone in which pages show times: an IANA name such as "Europe/Vienna". The log itself is in UTC.
     time_zone: str = "UTC"
-    #: Show /openapi.json. There is no page of it: such pages load scripts from elsewhere.
+    #: Serve /openapi.json. It has no documentation page, because such pages load scripts from elsewhere.
     docs: bool = False
     lines: list[LineSettings] = Field(min_length=1)
     limits: Limits = Limits()
@@ -255,7 +255,7 @@ class SiteSettings(_Table):
     oidc: OidcSettings | None = None
     retention: Retention = Retention()
     dicom: DicomSettings | None = None
-    #: Where answers are sent besides to who asked.
+    #: Receivers of answers besides the sender of the request.
     deliveries: list[Delivery] = []
 
     @property
@@ -304,23 +304,23 @@ class SiteSettings(_Table):
 
     @property
     def database_url(self) -> str:
-        """Where the log is."""
+        """URL of the database with the log."""
         return self.database or f"sqlite:///{Path(self.data).absolute() / 'log.sqlite'}"
 
     @property
     def zone(self) -> tzinfo:
-        """The clock of the pages; UTC needs no database of time zones."""
+        """Time zone of the pages; UTC needs no database of time zones."""
         return UTC if self.time_zone == "UTC" else ZoneInfo(self.time_zone)
 
     def path(self, name: str) -> Path:
-        """A file in the data folder."""
+        """Return the path of a file in the data folder."""
         return Path(self.data) / name
 
 
 def require_files(site: SiteSettings) -> None:
-    """Raise for a file that the site file names and that cannot be read; it would be missed later, under work.
+    """Raise if a file that the site file names cannot be read; otherwise it would be missed later, during work.
 
-    The models are left out: the log says which ones answer, and `Models` checks them.
+    The models are left out, because the log says which models answer, and `Models` checks them.
     """
     named: list[tuple[str, str | None]] = []
     for line in site.lines:

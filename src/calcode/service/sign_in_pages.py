@@ -1,4 +1,4 @@
-"""Sign in, sign out, the static files, and the switch of the single keys (SERVICE.md 11)."""
+"""Pages for signing in and out, the static files, and the switch of the single keys (SERVICE.md 11)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ router = page_router()
 
 @router.get("/static/{name}")
 def static(name: str, request: Request) -> Response:
-    """The style sheets and the script of the keys; anybody may have them."""
+    """Return a static file, such as a style sheet or the script of the keys; no sign-in is needed."""
     if name not in STATIC:
         raise Problem(404, "There is no such file.")
     content, address = static_file(name)
@@ -44,7 +44,7 @@ def static(name: str, request: Request) -> Response:
 
 @router.get("/sign-in")
 def sign_in_page(request: Request, service: ServiceHere, next: Annotated[str, Query(max_length=500)] = "/") -> Response:
-    """The form of local accounts, and the way to the hospital's identity provider."""
+    """Show the form for local accounts, and the way to the hospital's identity provider."""
     return _form(request, service, next=_inside(next))
 
 
@@ -70,7 +70,7 @@ def _form(request: Request, service: Service, *, next: str, wrong: str = "", sta
 
 
 def _inside(address: str) -> str:
-    """An address of this service: nobody is sent elsewhere after signing in."""
+    """Return the address if it is on this service, else "/", so that signing in never leads elsewhere."""
     plain = address.startswith("/") and not address.startswith("//") and "\\" not in address
     return address if plain and address.isprintable() else "/"
 
@@ -79,7 +79,7 @@ def _inside(address: str) -> str:
 def sign_out(
     request: Request, service: ServiceHere, form: Form, principal: Annotated[Principal, Depends(page_role())]
 ) -> Response:
-    """End the session, in the table too: a copied cookie is worth nothing."""
+    """End the session, also in the table, so that a copied cookie is worthless."""
     token = request.cookies[COOKIE]
     service.change(lambda transaction: people.close_session(transaction, token))
     service.tokens.reload()

@@ -25,7 +25,7 @@ _Anybody = Annotated[Principal, Depends(page_role())]
 
 @router.get("/")
 def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> Response:
-    """Which model answers on each line and since when, open alarms, cases that wait."""
+    """Show which model answers on each line and since when, open alarms, and cases that wait."""
     states = []
     with service.database.reading() as connection:
         reader = reads_cases(connection, principal)
@@ -33,7 +33,7 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
             newest = select(DEPLOYMENT).where(DEPLOYMENT.c.line == line).order_by(DEPLOYMENT.c.from_seq.desc())
             deployments = connection.execute(newest).all()
             now = since = deployments[0]
-            # A model that began in the shadow of this one changed nothing about who answers.
+            # Deployments that only put a model into the shadow did not change which model answers.
             for row in deployments:
                 if row.champion != now.champion:
                     break

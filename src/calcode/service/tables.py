@@ -1,7 +1,7 @@
 """The tables of the service (SERVICE.md 5), the same for SQLite and PostgreSQL.
 
-`event` is the truth. The tables of `DERIVED` repeat it in a form that can be queried and can be rebuilt from it. The
-others hold what must not be in the log: personal content, password hashes, sessions, the pulse of a process.
+`event` is the log. The tables of `DERIVED` repeat it in a form that can be queried, and can be rebuilt from it. The
+other tables hold what must not be in the log: personal content, password hashes, sessions, the pulse of a process.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _text(name: str, *, key: bool = False, null: bool = False, unique: bool = Fa
 
 
 def _seq(name: str = "seq", *, key: bool = True) -> Column[int]:
-    # SQLite makes a rowid of INTEGER alone; PostgreSQL needs 64 bits.
+    # Only an INTEGER becomes a rowid in SQLite; PostgreSQL needs 64 bits.
     kind = BigInteger().with_variant(Integer, "sqlite")
     return Column(name, kind, primary_key=key, autoincrement=False, nullable=False)
 
 
 def _partial(name: str, *columns: str, where: str) -> Index:
-    """An index of the rows that are looked for in it; the others, most of them, pay nothing for it."""
+    """Return an index of only the rows that are searched for, so that the other rows, which are most, cost nothing."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
@@ -58,8 +58,8 @@ EVENT = Table(
     # Who saw which case and which answer.
     _partial("event_seen", "subject", "actor", where="kind IN ('case_viewed', 'answer_revealed')"),
 )
-#: One row: where the chain ends, and the last event (`deployed`) that changed what a line answers: model, policy.
-#: PostgreSQL's writers queue for its lock.
+#: One row: the end of the chain, and the last event (`deployed`) that changed what a line answers: model, policy.
+#: PostgreSQL's writers queue for the lock of this row.
 HEAD = Table(
     "head",
     METADATA,
@@ -68,7 +68,7 @@ HEAD = Table(
     _text("hash"),
     _seq("deployed", key=False),
 )
-#: Found by the record that commits to it, whose body holds the digest: no index of random digests grows.
+#: A part is found by the record that commits to it, whose body holds the digest: no index of random digests is needed.
 SECRET_PART = Table(
     "secret_part",
     METADATA,
@@ -102,11 +102,11 @@ DECISION = Table(
     Column("known_group", Boolean, nullable=False),
     _text("site", null=True),
     _text("device", null=True),
-    # Which image stands for its patient, and whether a second person reads it: numbers fixed beforehand.
+    # Numbers fixed beforehand that choose the image that stands for its patient, and whether a second person reads it.
     Column("draw", Float),
     Column("u_second", Float),
     Column("p_second", Float),
-    # Until when the patient's first visit is open, for the images that belong to it; NULL once it is closed.
+    # Time until which the patient's first visit is open, for images of that visit; NULL once it is closed.
     _text("visit_until", null=True),
     Index("decision_group", "group_digest"),
     _partial("decision_study", "study_digest", where="study_digest IS NOT NULL"),
@@ -133,7 +133,7 @@ TASK = Table(
     _text("opened_at"),
     _text("due_at", null=True),
     _text("state"),
-    # A lease is no event: it ends by itself, and a rebuild drops it. Its end is on the machine's monotonic clock.
+    # A lease is not an event: it ends by itself, and a rebuild drops it. Its end is on the machine's monotonic clock.
     _text("lease_by", null=True),
     Column("lease_until", Float),
     Index("task_state", "state"),
@@ -158,12 +158,12 @@ REVIEW = Table(
     _text("supersedes", null=True),
     Index("review_decision", "decision"),
 )
-#: Reports on their way; see `outbox`.
+#: Reports to other systems; see `outbox`.
 OUTBOX = Table(
     "outbox",
     METADATA,
     _text("id", key=True),
-    # Of the decision.
+    # Record of the decision.
     _seq(key=False),
     _text("decision"),
     _text("kind"),
@@ -178,7 +178,7 @@ OUTBOX = Table(
     Index("outbox_waiting", "target", "done_at", "next_at"),
     Index("outbox_decision", "decision"),
 )
-#: The same model may stand on several lines.
+#: A model may be on several lines, with one row for each.
 MODEL = Table(
     "model",
     METADATA,
@@ -204,7 +204,7 @@ DEPLOYMENT = Table(
     _text("by"),
     _text("why"),
 )
-#: A protocol of line "" holds for every line: it was set before there were several.
+#: A protocol of line "" applies to every line: it was set before there were several lines.
 PROTOCOL = Table("protocol", METADATA, _seq("from_seq"), _text("line"), _text("digest"), _text("text"), _text("set_by"))
 #: The columns after `set_by` are NULL in policies of the first version.
 POLICY = Table(
@@ -218,7 +218,7 @@ POLICY = Table(
     Column("second_reader", Float),
     Column("due_days", Integer),
 )
-#: A capital that reached its line, for one bag; `choice` is what the two who close it chose.
+#: A capital that reached its threshold, for one bag; `choice` is the choice of the two people who close the alarm.
 ALARM = Table(
     "alarm",
     METADATA,
@@ -239,7 +239,7 @@ ALARM = Table(
     _text("closed_why", null=True),
     _text("choice", null=True),
 )
-#: A site model made here: the cases of a bag between two records.
+#: A site model made here, from the cases of a bag between two records.
 RECALIBRATION = Table(
     "recalibration",
     METADATA,
@@ -253,7 +253,7 @@ RECALIBRATION = Table(
     _text("made_by"),
     _text("report"),
 )
-#: A cache: the state of a line's monitors after the log up to `upto_seq`.
+#: A cache: the state of a line's monitors after record `upto_seq` of the log.
 MONITOR = Table(
     "monitor",
     METADATA,
@@ -273,8 +273,8 @@ ACCOUNT = Table(
     _text("source"),
     _text("changed_by"),
     _text("lines", null=True),
-    # Keyed digest of who the identity provider says it is; NULL for a local account, and until the next sign-in for
-    # one from before this column.
+    # Keyed digest of the identity provider's person. NULL for a local account, and until the next sign-in for an
+    # account from before this column.
     _text("person", null=True),
 )
 TOKEN = Table(
@@ -289,7 +289,7 @@ TOKEN = Table(
     Column("revoked", Boolean, nullable=False),
     _text("lines", null=True),
 )
-#: When a token was last used, to the minute; no event, or every request would be one.
+#: When a token was last used, to the minute. This is not an event, because every request would make one.
 TOKEN_USE = Table("token_use", METADATA, _text("prefix", key=True), _text("last_used"))
 PASSWORD = Table("password", METADATA, _text("subject", key=True), _text("argon2"))
 SESSION = Table(
@@ -303,7 +303,7 @@ SESSION = Table(
 )
 PULSE = Table("pulse", METADATA, _text("boot", key=True), _text("at"))
 
-#: What `rebuild` makes from the log alone.
+#: Tables that `rebuild` makes from the log alone.
 DERIVED = (
     DECISION,
     SHADOW_DECISION,
@@ -320,21 +320,21 @@ DERIVED = (
     ACCOUNT,
     TOKEN,
 )
-#: Working state in derived tables: no events, forgotten by a rebuild.
+#: Working state in derived tables, which makes no events and is forgotten by a rebuild.
 WORKING = frozenset({TASK.c.lease_by, TASK.c.lease_until, OUTBOX.c.attempts, OUTBOX.c.next_at, OUTBOX.c.fault})
 
 
 def of_kinds(*kinds: str) -> ColumnElement[bool]:
-    """Events of these kinds, asked for as their index is written, so that it is used however long the log is.
+    """Return a condition for events of these kinds, worded like their index, so that a query uses the index.
 
-    Decisions are not in that index: they are most of the log, and found by its order.
+    Decisions are not in that index, because they are most of the log and are found by its order.
     """
     wanted = EVENT.c.kind.in_(kinds)
     return wanted if "decision" in kinds else and_(wanted, text("event.kind <> 'decision'"))
 
 
 def install_guards(connection: Connection) -> None:
-    """Triggers that refuse to change or delete a record of the log; schema 0005 adds the one against REPLACE."""
+    """Make triggers that refuse to change or delete a record of the log; schema 0005 adds one against REPLACE."""
     if connection.dialect.name == "sqlite":
         for verb in ("UPDATE", "DELETE"):
             connection.execute(
@@ -359,7 +359,7 @@ def install_guards(connection: Connection) -> None:
 
 
 def grants(role: str) -> list[str]:
-    """The rights of the service's role on PostgreSQL: it may add records and read them, nothing else on `event`.
+    """Return the grants of the service's role on PostgreSQL: on `event`, it may only add and read records.
 
     Parameters
     ----------

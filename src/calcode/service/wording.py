@@ -39,7 +39,7 @@ def answer_in_words(
     always: Collection[str] = (),
     audit: str | None = None,
 ) -> list[str]:
-    """The answer, and why it is no single diagnosis.
+    """Return the answer in words, and why it is not a single diagnosis.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ def answer_in_words(
     diagnoses : sequence of str
         The set, spelled out.
     n_classes : int
-        Diagnoses that the model knows.
+        Number of diagnoses that the model knows.
     always : collection of str
-        Those that are in every answer, spelled out: they say nothing about this image.
+        Diagnoses that are in every answer, spelled out: they say nothing about this image.
     audit : str or None
-        The diagnostic that defers; None where it is not known.
+        The diagnostic that defers; None if it is not known.
 
     Examples
     --------
@@ -81,14 +81,14 @@ def answer_in_words(
 
 
 def support_in_words(p_audit: float, audit: str | None) -> str:
-    """How far an image stands out by the measure that defers.
+    """Say how far an image stands out by the measure that defers.
 
     Parameters
     ----------
     p_audit : float
         p-value of the audit.
     audit : str or None
-        Its diagnostic; None where it is not known.
+        Diagnostic of the audit; None if it is not known.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def support_in_words(p_audit: float, audit: str | None) -> str:
 
 
 def audit_of(service: Service, body: Mapping[str, Any]) -> str | None:
-    """The diagnostic that defers in the model behind a recorded decision; None where its file cannot be read."""
+    """Return the diagnostic that defers in the model of a recorded decision; None if its file cannot be read."""
     models = service.models.get(body["line"])
     try:
         return None if models is None else models.model(body["model"]).model.audit_name_
@@ -115,7 +115,7 @@ def audit_of(service: Service, body: Mapping[str, Any]) -> str | None:
 
 
 def possible_in_words(diagnoses: Sequence[str], always: Collection[str]) -> str:
-    """The diagnoses of an answer; those that are in every answer come last and are marked.
+    """Return the diagnoses of an answer as text; those that are in every answer come last and are marked.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def possible_in_words(diagnoses: Sequence[str], always: Collection[str]) -> str:
 
 
 def score_and_limit(score: float, limit: float) -> tuple[str, str]:
-    """A score and its limit with as many digits as show which one is larger.
+    """Format a score and its limit with enough digits to show which one is larger.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def score_and_limit(score: float, limit: float) -> tuple[str, str]:
         shown = f"{score:.{digits}f}", f"{limit:.{digits}f}"
         if shown[0] != shown[1]:
             return shown
-    # A score that lies on its limit: a site model rules out at the limit itself.
+    # The score is at its limit: a site model rules out at the limit itself.
     return f"{score:.3f}", f"just below {limit:.3f}" if limit < score else f"{limit:.3f}"
 
 
@@ -168,12 +168,12 @@ _ALARMS = {
 
 
 def alarm_in_words(alarm: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
-    """What an alarm `says`, what to `look_at`, and its `evidence`.
+    """Return what an alarm `says`, what to `look_at`, and its `evidence`, in words.
 
     Parameters
     ----------
     alarm : mapping
-        As `alarms.all_alarms` gives it: monitor, name, n, e_value, alpha.
+        An alarm from `alarms.all_alarms`: monitor, name, n, e_value, alpha.
     names : mapping of str to str
         Classes spelled out.
 
@@ -198,14 +198,14 @@ def alarm_in_words(alarm: Mapping[str, Any], names: Mapping[str, str]) -> dict[s
 
 
 def promises_in_words(service: Service, line: str, digest: str) -> list[str]:
-    """What a model promises, for who reads its answers; `Service.promises` has the exact sentences.
+    """Return a model's promises in plain words; `Service.promises` has the exact sentences.
 
     Parameters
     ----------
     service : Service
     line, digest : str
-        A model of this line, also one that answered long ago. Where its file cannot be read any more, the sentences
-        are those of the log.
+        A model of this line, also one that answered long ago. If its file can no longer be read, the sentences are
+        those of the log.
     """
     models = service.models.get(line)
     if models is not None:
@@ -222,7 +222,7 @@ def promises_in_words(service: Service, line: str, digest: str) -> list[str]:
 
 
 def _of_home(model: Calcode, names: Mapping[str, str]) -> list[str]:
-    """The promises of a model that was fitted elsewhere (METHOD.md 10)."""
+    """Return the promises of a model that was fitted elsewhere (METHOD.md 10)."""
     settings, said = model.settings_, []
     for guard in model.guards_:
         name = names[guard.name]
@@ -259,7 +259,7 @@ def _of_home(model: Calcode, names: Mapping[str, str]) -> list[str]:
 
 
 def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
-    """The promises of a model that was calibrated at this site (SITE.md S9 and S10)."""
+    """Return the promises of a model that was calibrated at this site (SITE.md S9 and S10)."""
     silent = {names[name]: model.counts_[name] for name in model.silenced_classes_}
     heard = [name for name in model.counts_ if name not in model.silenced_classes_]
     pooled = [name for name in heard if model.ranking_.pool(model.classes_.index(name))]
@@ -306,7 +306,7 @@ def _of_site(model: SiteModel, names: Mapping[str, str]) -> list[str]:
 
 
 def _of_singles(certificate: SinglesCertificate | None) -> str:
-    """What is known of answers of one diagnosis (SITE.md S17)."""
+    """Return what is known about answers of one diagnosis (SITE.md S17)."""
     if certificate is None:
         return "Answers of one diagnosis alone were not checked separately; nothing more is promised for them."
     checked = f"{certificate.wrong:,} of {certificate.n:,} checked ones were wrong"

@@ -1,7 +1,7 @@
-"""The one thread that decides and writes (SERVICE.md 3, steps 3 to 9): a block is answered when the disk has it.
+"""The one thread that decides and writes (SERVICE.md 3, steps 3 to 9): a block is answered once it is on disk.
 
-While a block is being committed the next one fills: group commit without a timer. The answers to a block leave before
-the next one is begun: they are ready, and who has them sends the next case meanwhile.
+While a block is being committed, the next one fills: group commit without a timer. The answers to a block are sent
+before the next block begins, because they are ready and their receivers can then send the next cases.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from calcode.service.tables import EVENT
 _LOGGER = logging.getLogger("calcode.service")
 #: How often a block is decided again because the champion changed or a key was taken by another process meanwhile.
 _ATTEMPTS = 5
-#: How long the next block lets answers leave, where their loop is busy with something else.
+#: How long the next block waits for answers to be sent if their event loop is busy.
 _LEAVING_SECONDS = 0.01
 
 
-# Not frozen: setting the fields of a frozen one costs as much as a hash.
+# Not frozen: setting the fields of a frozen dataclass costs as much as a hash.
 @dataclass(slots=True)
 class Answer:
-    """What is sent for one case.
+    """The answer to one case.
 
     Attributes
     ----------
     record : Record
-        The decision as the log has it.
+        The record of the decision.
     id : str
     body : mapping
-        What the record's body says.
+        The content of the record's body.
     replay : bool
         Whether the answer was stored before this request.
     """
@@ -69,9 +69,9 @@ class Answer:
 
 @dataclass(slots=True)
 class _Job:
-    """Cases of one request, or a change that wants a transaction of its own.
+    """The cases of one request, or a change that needs a transaction of its own.
 
-    A thread waits for `done` of one kind, a coroutine for the other.
+    A thread waits for a concurrent future `done`, a coroutine for an asyncio future.
     """
 
     cases: Sequence[Case]
@@ -80,24 +80,24 @@ class _Job:
 
 
 class Writer:
-    """Takes what is waiting, at most a block, and never waits for more.
+    """The writer: takes the waiting cases, at most a block, and never waits for more.
 
     Parameters
     ----------
     log : Log
     models : mapping of str to Models
-        Who answers now on each line.
+        The models of each line.
     metrics : Metrics
     queue : int
         Cases that may wait; more are refused with 503.
     block : int
-        Cases that are decided and committed together, whatever their line.
+        Largest number of cases that are decided and committed together, of all lines.
     """
 
     def __init__(self, log: Log, models: Mapping[str, Models], metrics: Metrics, *, queue: int, block: int) -> None:
         self._log, self._models, self._metrics = log, models, metrics
         self._limit, self._block = queue, block
-        #: After the last job comes None. `_next` was taken out for the block after this one.
+        #: The last job is followed by None. `_next` is a job that was taken out already for the next block.
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._next: _Job | None = None
         self._n_waiting = 0
@@ -131,19 +131,19 @@ class Writer:
         return done
 
     def change(self, change: Callable[[Transaction], Any]) -> Future[Any]:
-        """Queue a change that is no decision; it gets a transaction of its own."""
+        """Queue a change that is not a decision; it gets a transaction of its own."""
         done: Future[Any] = Future()
         self._put(_Job((), done, change))
         return done
 
     async def decided(self, cases: Sequence[Case]) -> list[Answer | Problem]:
-        """The answers to one request's cases, for a coroutine: one call wakes all that a block answers."""
+        """Return the answers to one request's cases, for a coroutine; one call wakes all coroutines of a block."""
         done: asyncio.Future[list[Answer | Problem]] = asyncio.get_running_loop().create_future()
         self._put(_Job(cases, done))
         return await done
 
     async def changed(self, change: Callable[[Transaction], Any]) -> Any:
-        """What a change that is no decision gives, for a coroutine."""
+        """Return the result of a change that is not a decision, for a coroutine."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._put(_Job((), done, change))
         return await done
@@ -158,7 +158,7 @@ class Writer:
             self._jobs.put(job)
 
     def _take(self) -> list[_Job]:
-        """What is waiting, at most a block of cases; a change goes alone, and after the last job comes nothing."""
+        """Take what is waiting, at most a block of cases; a change goes alone. After the last job, take nothing."""
         job, self._next = self._next or self._jobs.get(), None
         taken: list[_Job] = []
         n = 0
@@ -177,18 +177,18 @@ class Writer:
         return taken
 
     def _run(self) -> None:
-        # A block is small: handed out to several cores it takes up to 1.4 times the CPU, which requests need meanwhile.
+        # A block is small: on several cores it takes up to 1.4 times the CPU, which requests need meanwhile.
         stay_on_this_core()
-        # Threads of BLAS spin for a while after each product: with 512 dimensions they take more CPU than the rest.
+        # BLAS threads spin for a while after each product: with 512 dimensions they take more CPU than the rest.
         with products_on_one_core():
             while self._write_next():
                 pass
 
     def _write_next(self) -> bool:
-        """Write what is waiting, then answer it; False when the end has come.
+        """Write what is waiting, then answer it; return False at the end.
 
-        A function of its own: with it go the cases and the answers. Else an idle service would hold patients' data, and
-        the next block would pay for letting them go.
+        This is a separate function so that cases and answers are freed when it returns. Otherwise an idle service would
+        hold patients' data, and the next block would pay for freeing it.
         """
         jobs = self._take()
         if not jobs:
@@ -208,14 +208,14 @@ class Writer:
         except STORAGE_ERRORS as error:
             status, sentence = storage_fault(error)
             _LOGGER.error("not_written", extra={"status": status, "error": type(error).__name__})
-            # What cannot be stored is a fault of the request: the database is well, and to repeat it is no use.
+            # A 422 is a fault of the request: the database works, and repeating the request is no use.
             again = {} if status == 422 else {"Retry-After": "2"}
             if again:
                 self.fault = sentence
             _hand_back(jobs, [Problem(status, sentence, headers=again) for _ in jobs])
             return True
         except Exception as error:
-            # A problem is an answer: something was asked for that may not be.
+            # A Problem answers a request that is not allowed; it is not an error to report.
             if not isinstance(error, Problem):
                 _LOGGER.error("change_failed", extra={"error": type(error).__name__})
             _hand_back(jobs, [error] * len(jobs))
@@ -225,7 +225,7 @@ class Writer:
         try:
             self._shadow(cases, answers)
         except Exception as error:
-            # Nobody waits for a shadow, and the next block does not wait for its repair.
+            # Nobody waits for a shadow, so a fault in it must not stop the next block.
             _LOGGER.error("shadow_failed", extra={"error": type(error).__name__})
         return True
 
@@ -234,7 +234,7 @@ class Writer:
         self._metrics.commit_seconds.observe(time.perf_counter() - started)
 
     def _count(self, answers: Sequence[Answer | Problem]) -> None:
-        """Count what is on the disk; a repeated request adds nothing."""
+        """Count the recorded answers; a repeated request adds nothing."""
         said: dict[tuple[str, str], int] = {}
         for answer in answers:
             if isinstance(answer, Problem):
@@ -248,7 +248,7 @@ class Writer:
     # ------------------------------------------------------------------ deciding
 
     def _decide_and_record(self, cases: Sequence[Case]) -> list[Answer | Problem]:
-        """Answers in the order of the cases; every decision among them is committed."""
+        """Return the answers in the order of the cases; every decision among them is committed."""
         for _ in range(_ATTEMPTS):
             in_force = {line: self._models[line].in_force for line in {case.line for case in cases}}
             outcomes = _by_line({line: state.champion for line, state in in_force.items()}, cases)
@@ -257,7 +257,7 @@ class Writer:
                     if all(state.deployed == transaction.deployed for state in in_force.values()):
                         return self._record(transaction, cases, outcomes, in_force)
             except IntegrityError:
-                # Another process took one of the keys between our look and our insert.
+                # Another process took one of the keys between our query and our insert.
                 continue
             for line in in_force:
                 self._models[line].follow()
@@ -279,7 +279,7 @@ class Writer:
             if case.key in known:
                 answers[row] = self._stored(transaction, case, known[case.key], events)
             elif case.key in first:
-                # The same key twice in one block: the second one gets the answer of the first, which is not there yet.
+                # The same key twice in one block: the second case gets the answer of the first, which is not ready yet.
                 if cases[first[case.key]].content != case.content:
                     answers[row] = _conflict(case, events)
             elif isinstance(outcome, Problem):
@@ -321,7 +321,7 @@ class Writer:
     # ------------------------------------------------------------------ shadow
 
     def _shadow(self, cases: Sequence[Case], answers: Sequence[Answer | Problem]) -> None:
-        """Let the shadow model decide the same block, after the answers left; nobody waits for it."""
+        """Let the shadow model decide the same block after the answers were sent; nobody waits for it."""
         lines = {case.line for case in cases}
         active = {line: shadow for line in lines if (shadow := self._models[line].in_force.shadow) is not None}
         if not active:
@@ -352,9 +352,9 @@ class Writer:
 
 
 def _hand_back(jobs: Sequence[_Job], outcomes: Sequence[Any]) -> None:
-    """Give each job what came of it, and let coroutines go on; an exception is raised where it is waited for.
+    """Give each job its outcome, and wake the coroutines; an exception is raised where the outcome is awaited.
 
-    The coroutines of a block are woken together: one by one, each would interrupt its loop and take part in its turn.
+    The coroutines of a block are woken together, because waking each one separately would interrupt their loop.
     """
     coroutines: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for job, outcome in zip(jobs, outcomes, strict=True):
@@ -365,22 +365,22 @@ def _hand_back(jobs: Sequence[_Job], outcomes: Sequence[Any]) -> None:
     for loop, waiting in coroutines.items():
         left = threading.Lock()
         left.acquire()
-        # A loop that was closed has nobody left who waits.
+        # Nobody waits any more in a loop that was closed.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle_all, waiting, left)
-            # The next block would take the interpreter from them, and be smaller than it could be.
+            # Otherwise the next block would take the GIL from the coroutines, and be smaller than it could be.
             left.acquire(timeout=_LEAVING_SECONDS)
 
 
 def _settle_all(waiting: Sequence[tuple[asyncio.Future[Any], Any]], left: threading.Lock) -> None:
     for done, outcome in waiting:
         _settle(done, outcome)
-    # Its turn comes after those of the coroutines that were woken here.
+    # This runs after the coroutines that were woken here.
     asyncio.get_running_loop().call_soon(left.release)
 
 
 def _settle(done: Future[Any] | asyncio.Future[Any], outcome: Any) -> None:
-    # Who no longer waits has cancelled it, perhaps just now.
+    # A caller that no longer waits may have cancelled the future, perhaps just now.
     with suppress(InvalidStateError, asyncio.InvalidStateError):
         if isinstance(outcome, Exception):
             done.set_exception(outcome)
@@ -420,7 +420,7 @@ def _decision_event(case: Case, outcome: dict[str, Any], *, place: Place, policy
 
 
 def _conflict(case: Case, events: list[Event]) -> Problem:
-    """A key that was used for another content; the refusal is recorded."""
+    """Return the problem of a key that was used for other content; record the refusal."""
     problem = Problem(
         409,
         "The id was used before for another content (the Idempotency-Key or, without one, image_id); send a new one.",
@@ -430,7 +430,7 @@ def _conflict(case: Case, events: list[Event]) -> Problem:
 
 
 def _by_line(models: Mapping[str, LineModel], cases: Sequence[Case]) -> list[dict[str, Any] | Problem]:
-    """What each case's line says about it, in the order of the cases; one call of `decide` for each line."""
+    """Return what each case's line says about it, in the order of the cases; each line decides in one call."""
     if len(models) == 1:
         (only,) = models.values()
         return _outcomes(only, cases)
@@ -444,11 +444,11 @@ def _by_line(models: Mapping[str, LineModel], cases: Sequence[Case]) -> list[dic
 
 
 def _outcomes(line: LineModel, cases: Sequence[Case]) -> list[dict[str, Any] | Problem]:
-    """What the model says about each case; one bad row never spoils its block, an internal error is a deferral."""
+    """Return what the model says about each case; a bad row never spoils its block, an internal error is a deferral."""
     try:
         return list(
             line.answers(
-                # Half the time of `stack`, which looks at every row by itself.
+                # This takes half the time of `np.stack`, which looks at every row separately.
                 np.concatenate([case.embedding for case in cases]).reshape(len(cases), -1),
                 groups=[case.group for case in cases],
                 group_digests=[case.group_digest for case in cases],

@@ -1,1 +1,1 @@
-"""The audit log as mathematics: the chain of records, the RFC 6962 tree, signed checkpoints, deletable parts."""
+"""The cryptography of the log: the chain of records, the RFC 6962 tree, signed checkpoints, deletable parts."""

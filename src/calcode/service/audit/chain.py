@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 #: `prev` of the first record.
 GENESIS = "0" * 64
-#: Columns that the hash does not name; the body, which it covers, repeats them.
+#: Columns that are not hashed themselves; the body repeats them and is hashed.
 COPIED = ("id", "subject")
-#: Kinds whose bodies hold no other body, most of a log: a copy found in their text is theirs, without parsing it.
+#: Kinds whose bodies hold no other body, which are most of a log: copies are found in their text without parsing it.
 _FLAT = ("decision", "shadow_decision")
 
 
@@ -27,15 +27,15 @@ class Record(NamedTuple):
     Attributes
     ----------
     seq : int
-        Position in the log, from 1 without gaps; the only order there is.
+        Position in the log, from 1 without gaps; the only order of records.
     at : str
         Wall clock, UTC, ISO 8601.
     kind, actor : str
         What happened and who did it.
     body : str
-        Canonical JSON; nothing about a person.
+        Canonical JSON, without personal data.
     prev, hash : str
-        Of the record before, and of this one.
+        Hashes of the record before and of this one.
     """
 
     seq: int
@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
 
 def record_hash(prev: str, seq: int, at: str, kind: str, actor: str, body: str) -> str:
-    """The hash of a record.
+    """Return the hash of a record.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def record_hash(prev: str, seq: int, at: str, kind: str, actor: str, body: str) 
 
 
 def header_hash(prev: str, seq: int, at: str, kind: str, actor: str, body_sha256: str) -> str:
-    """The hash of a record whose body is kept back, from the SHA-256 of the body.
+    """Return the hash of a record whose body is not shown, from the SHA-256 of the body.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def header_hash(prev: str, seq: int, at: str, kind: str, actor: str, body_sha256
 
 @dataclass(frozen=True)
 class Break:
-    """The first record that is not as it was written, and why that is known."""
+    """The first record that is missing or was changed, and how this is known."""
 
     seq: int
     why: str
@@ -82,7 +82,7 @@ class Break:
 def verified_hashes(
     rows: Iterable[tuple[Any, ...]], *, seq: int = 0, head: str = GENESIS
 ) -> tuple[list[str], Break | None]:
-    """Hashes of the records as long as all is as it was written, and where it is not.
+    """Return the hashes of the records before the first one that is missing or was changed, and that break if any.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def verified_hashes(
         Position and hash of the record before the first one.
     """
     sha256, hashes = hashlib.sha256, list[str]()
-    # Where the search for the subject begins: a little before its place in the bodies so far.
+    # The search for the subject begins here: a little before its place in the bodies so far.
     near = sys.maxsize
     try:
         for number, at, kind, actor, body, prev, own, id, subject in rows:
@@ -113,7 +113,7 @@ def verified_hashes(
                 or '"' in id
                 or '"' in subject
                 or f'"id":"{id}"' not in body
-                # `in` a slice: half the time of `find`, which reads its arguments first.
+                # `in` on a slice takes half the time of `find`, which reads its arguments first.
                 or (copy not in body[near:] and (near := body.find(copy) * 15 // 16) < 0)
             ):
                 said = json.loads(body)

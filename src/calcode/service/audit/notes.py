@@ -1,7 +1,7 @@
 """Checkpoints as signed notes: the C2SP formats `signed-note` and `tlog-checkpoint`, signed with Ed25519.
 
-A checkpoint says how long the log was, the root of its tree and the head of its chain. Kept on another machine it shows
-later whether the log was changed or cut.
+A checkpoint states the length of the log, the root of its tree and the head of its chain. If it is kept on another
+machine, it shows later whether the log was changed or cut.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Checkpoint:
     head: str
 
     def text(self) -> str:
-        """The body of the note; the chain's head is an extension line."""
+        """Return the body of the note; the chain's head is an extension line."""
         return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode()}\nhead {self.head}\n"
 
 
 def sign_checkpoint(checkpoint: Checkpoint, key: Ed25519PrivateKey) -> str:
-    """The whole note: body, empty line, signature line."""
+    """Return the signed note: body, empty line, signature line."""
     text = checkpoint.text()
     signature = _key_id(checkpoint.origin, key.public_key()) + key.sign(text.encode())
     return f"{text}\n\u2014 {checkpoint.origin} {base64.b64encode(signature).decode()}\n"
@@ -84,7 +84,7 @@ def open_checkpoint(note: str, key: Ed25519PublicKey, *, source: str = "checkpoi
 
 
 def verifier_key(origin: str, key: Ed25519PublicKey) -> str:
-    """The public key in the form that other tools for signed notes read."""
+    """Return the public key in the form that other tools for signed notes read."""
     content = base64.b64encode(_ED25519 + key.public_bytes_raw()).decode()
     return f"{origin}+{_key_id(origin, key).hex()}+{content}"
 

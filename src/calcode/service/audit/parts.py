@@ -7,11 +7,11 @@ import os
 from collections import deque
 from typing import NamedTuple
 
-#: Random bytes drawn together: a call of the system for each salt would cost as much as the hash. One that is taken is
-#: nobody else's, and a process that is forked draws its own.
+#: Salts drawn together, because a system call for each salt would cost as much as the hash. A salt is removed when it
+#: is used, and a forked process draws its own.
 _SALTS: deque[bytes] = deque()
 os.register_at_fork(after_in_child=_SALTS.clear)
-#: Bytes that `hashlib` takes at most without giving the interpreter's lock away.
+#: Largest number of bytes that `hashlib` takes without releasing the GIL.
 _KEPT = 2047
 
 
@@ -21,9 +21,9 @@ class SecretPart(NamedTuple):
     Attributes
     ----------
     name : str
-        What it is: "identity", "embedding", "image".
+        Kind of content: "identity", "embedding", "image".
     digest : str
-        SHA-256(salt + content) in hex: what the record holds. Without the salt it says nothing about the content.
+        SHA-256(salt + content) in hex, which the record holds. Without the salt it reveals nothing about the content.
     salt, content : bytes
     media_type : str
     delete_after : str or None
@@ -39,7 +39,7 @@ class SecretPart(NamedTuple):
 
 
 def secret_part(name: str, content: bytes, *, media_type: str, delete_after: str | None = None) -> SecretPart:
-    """Content with a salt of its own and the commitment to both.
+    """Return content with a salt of its own and the commitment to both.
 
     Examples
     --------
@@ -57,9 +57,9 @@ def secret_part(name: str, content: bytes, *, media_type: str, delete_after: str
 
 
 def content_digest(content: bytes) -> str:
-    """SHA-256 in hex, in pieces so small that the interpreter's lock is kept.
+    """Return the SHA-256 in hex, computed in pieces so small that the GIL is not released.
 
-    A request that gave it away would get it back after the writer's turn, which takes far longer than the hash.
+    A request that released the GIL would get it back after the writer's turn, which takes far longer than the hash.
 
     Examples
     --------

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 
 
 def leaf_hash(record: str) -> bytes:
-    """Leaf of a record, from its hash in hex."""
+    """Return the leaf of a record, from its hash in hex."""
     return hashlib.sha256(b"\x00" + bytes.fromhex(record)).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """Parent of two nodes."""
+    """Return the parent of two nodes."""
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
@@ -38,7 +38,7 @@ class TreeHead:
         sha256 = hashlib.sha256
         nodes = [sha256(b"\x00" + unhexlify(record)).digest() for record in records]
         before, self.size, peaks = self.size, self.size + len(nodes), []
-        # Level by level: where `before` has a bit, a peak is the left one; a last node without a pair is the new peak.
+        # Level by level: if `before` has the bit, an old peak is the first node. A last node without a pair is a peak.
         while nodes:
             if before & 1:
                 nodes.insert(0, self._peaks.pop())
@@ -50,7 +50,7 @@ class TreeHead:
         self._peaks += reversed(peaks)
 
     def root(self) -> bytes:
-        """The tree head; SHA-256 of nothing for the empty log."""
+        """Return the tree head; for the empty log, the SHA-256 of no bytes."""
         if not self._peaks:
             return hashlib.sha256(b"").digest()
         node = self._peaks[-1]
@@ -60,21 +60,21 @@ class TreeHead:
 
 
 def root(records: Sequence[str]) -> bytes:
-    """The tree head of records given by their hashes in hex."""
+    """Return the tree head of records given by their hashes in hex."""
     head = TreeHead()
     head.extend(records)
     return head.root()
 
 
 def inclusion_proof(records: Sequence[str], index: int) -> list[bytes]:
-    """The sibling hashes that lead from one leaf to the root, nearest the leaf first (RFC 6962, 2.1.1).
+    """Return the sibling hashes that lead from one leaf to the root, nearest the leaf first (RFC 6962, 2.1.1).
 
     Parameters
     ----------
     records : sequence of str
         Hashes in hex of all records under the root.
     index : int
-        Of the leaf, from 0.
+        Position of the leaf, from 0.
     """
     # Level by level; a node without a sibling moves up unchanged.
     proof, level, position = [], [leaf_hash(record) for record in records], index
@@ -89,7 +89,7 @@ def inclusion_proof(records: Sequence[str], index: int) -> list[bytes]:
 
 
 def root_from_proof(record: str, *, index: int, size: int, proof: Sequence[bytes]) -> bytes:
-    """The root that a proof leads to; compare it with the root of a checkpoint.
+    """Return the root that a proof leads to, to be compared with the root of a checkpoint.
 
     Parameters
     ----------

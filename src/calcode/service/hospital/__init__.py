@@ -9,7 +9,7 @@ from calcode.errors import ServiceError
 
 
 def require_libraries() -> None:
-    """Raise at the start, not at the first image, if what reads and writes DICOM is not installed."""
+    """Raise if the DICOM libraries are not installed: at the start, not at the first image."""
     for name in ("pydicom", "pynetdicom", "highdicom"):
         try:
             import_module(name)

@@ -1,4 +1,4 @@
-"""What the gateway takes and answers: the tables of its DICOM conformance statement (docs/dicom.md)."""
+"""What the gateway accepts and answers: the tables of its DICOM conformance statement (docs/dicom.md)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SOP_CLASSES = (
     MRImageStorage,
     UltrasoundImageStorage,
 )
-#: In the order of preference. Deflated data sets are left out: a few bytes of them unpack to gigabytes.
+#: In the order of preference. Deflated data sets are left out, because a few bytes of them unpack to gigabytes.
 TRANSFER_SYNTAXES = (
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
@@ -72,7 +72,7 @@ UNKNOWN_CALLING, UNKNOWN_CALLED = (0x01, 0x01, 0x03), (0x01, 0x01, 0x07)
 
 
 def offered_syntaxes() -> list[str]:
-    """The transfer syntaxes that this installation can decode; what cannot be decoded is not accepted either.
+    """Return the transfer syntaxes that this installation can decode; only these are accepted.
 
     Examples
     --------

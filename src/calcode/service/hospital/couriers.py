@@ -1,4 +1,4 @@
-"""Threads that empty the outbox: each receiver has one, so that a receiver that is down delays no other."""
+"""Threads that empty the outbox: each receiver has one, so that a receiver that is down does not delay others."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from calcode.service.tables import EVENT, SECRET_PART
 from calcode.service.wording import audit_of, promises_in_words
 
 _LOGGER = logging.getLogger("calcode.service")
-#: Rows that one look at the outbox takes.
+#: Rows that are taken from the outbox at a time.
 _BATCH = 16
-#: Pause after a receiver was not reached: doubled each time up to this.
+#: Longest pause after a receiver was not reached; the pause doubles each time.
 _LONGEST_SECONDS = 60.0
 
 
@@ -39,9 +39,9 @@ class Erased(Exception):
 
 @contextmanager
 def running_couriers(service: Service, deliveries: Sequence[Delivery]) -> Iterator[None]:
-    """Empty the outbox until the block ends; what is being sent then is finished first."""
+    """Empty the outbox until the block ends; a report that is being sent then is finished first."""
     if service.database.sqlite:
-        # Nobody else is on this file: leases are of a process that is gone.
+        # No other process uses this file, so all leases are of a process that has ended.
         with service.database.writing() as connection:
             outbox.retry(connection)
     couriers = [_Courier(service, delivery) for delivery in deliveries]
@@ -97,7 +97,7 @@ class _Courier(threading.Thread):
                             outbox.give_back(connection, kept, fault=str(error), again=True)
                     _LOGGER.warning("receiver_unreachable", extra={"target": name, "error": str(error)})
                     return False
-                # A defect in one report must not keep the others from leaving.
+                # A defect in one report must not stop the others.
                 except Exception as error:
                     fault = str(error) if isinstance(error, Refused) else type(error).__name__
                     with database.writing() as connection:
@@ -118,7 +118,7 @@ class _Courier(threading.Thread):
 
 
 def _payload(service: Service, row: Row[Any], delivery: Delivery) -> bytes:
-    """The bytes of a report, the same at every attempt."""
+    """Return the bytes of a report, which are the same at every attempt."""
     columns = [EVENT.c[name] for name in Record._fields]
     with service.database.reading() as connection:
         record = Record._make(connection.execute(select(*columns).where(EVENT.c.seq == row.seq)).one())

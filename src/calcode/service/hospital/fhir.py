@@ -16,18 +16,18 @@ _ABSENT = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
 def report_bundle(
     statement: Statement, *, patient: str, patient_system: str | None, study: str | None, image: str | None
 ) -> dict[str, Any]:
-    """A transaction that creates Observation and DiagnosticReport, unless the server has them already.
+    """Return a transaction that creates Observation and DiagnosticReport, unless the server has them already.
 
-    Sent twice it changes nothing the second time: both are created only where no resource has the same identifier.
+    Sending it again changes nothing, because both are created only if no resource has the same identifier.
 
     Parameters
     ----------
     statement : Statement
     patient : str
-        Identifier of the patient at the site, and `patient_system` whose identifier it is.
+        Identifier of the patient at the site; `patient_system` is the system of this identifier.
     patient_system : str or None
     study, image : str or None
-        Study Instance UID and SOP Instance UID, where the image came by DICOM.
+        Study Instance UID and SOP Instance UID, if the image came by DICOM.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def report_bundle(
         resource |= {
             "resourceType": kind,
             "identifier": [{"system": _DECISIONS, "value": identifier}],
-            # Nobody has verified it.
+            # No clinician has verified the answer.
             "status": "preliminary",
             "subject": subject,
             "effectiveDateTime": statement.at,
@@ -69,7 +69,7 @@ def report_bundle(
 
 
 def _observation(statement: Statement) -> dict[str, Any]:
-    """What was observed on the image: the whole set, or that there is no answer and why."""
+    """Return what was observed on the image: the whole set, or that there is no answer and why."""
     diagnoses = [
         {
             "code": {"text": "Possible diagnosis"},

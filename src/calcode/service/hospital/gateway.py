@@ -1,7 +1,7 @@
 """The DICOM gateway: C-ECHO and C-STORE (PS3.4 A and B). An object is acknowledged when its decision is on the disk.
 
-Success (0x0000) means decided and durable; nothing waits in memory behind an acknowledgement. Any other status means
-that the sender keeps the object and may send it again: a repeated object gives the stored decision.
+Success (0x0000) means decided and durable; no acknowledged object waits in memory. Any other status means that the
+sender keeps the object and may send it again: a repeated object gets the stored decision.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _SECONDS = 60
 
 @contextmanager
 def opened_gateway(service: Service, settings: DicomSettings) -> Iterator[int]:
-    """Listen for DICOM until the block ends; the port.
+    """Listen for DICOM until the block ends; yield the port.
 
     Raises
     ------
     ServiceError
-        If a line of the gateway takes no images, or the port is taken.
+        If a line of the gateway accepts no images, or the port is in use.
     """
     for title, line in settings.titles.items():
         if line not in service.images:
             raise ServiceError(
                 f"[dicom] titles: {title} stands for the line {line!r}, which has no image_tower and cannot take images"
             )
-    # Their messages quote what was sent.
+    # Messages of these libraries quote what was sent.
     for library in ("pynetdicom", "pydicom", "highdicom"):
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
     entity = AE(ae_title=next(iter(settings.titles)))
@@ -94,14 +94,14 @@ def opened_gateway(service: Service, settings: DicomSettings) -> Iterator[int]:
     finally:
         server.shutdown()
         for association in entity.active_associations:
-            # One that has said nothing yet ends by itself.
+            # An association that is not established yet ends by itself.
             if association.is_established:
                 association.abort()
                 association.join(timeout=_SECONDS)
 
 
 class _LazyHandshake(ssl.SSLContext):
-    """A connection shakes hands in its own thread, so that a silent peer does not keep the others from connecting."""
+    """A context whose connections shake hands in their own threads, so that a silent peer does not block others."""
 
     def wrap_socket(
         self,
@@ -112,13 +112,13 @@ class _LazyHandshake(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLSocket:
-        """The socket, encrypted from its first byte on."""
+        """Return the socket, encrypted from its first byte on."""
         sock.settimeout(_SECONDS)
         return super().wrap_socket(sock, server_side, False, suppress_ragged_eofs, server_hostname, session)
 
 
 def _tls(settings: DicomSettings) -> ssl.SSLContext | None:
-    """A context that asks every peer for a certificate of the site's own authority."""
+    """Return a context that requires of every peer a certificate of the site's own authority; None without TLS."""
     if settings.tls is None:
         return None
     context = _LazyHandshake(ssl.PROTOCOL_TLS_SERVER)
@@ -149,7 +149,7 @@ class _Gateway:
         try:
             if called in self._settings.titles and self._is_peer(calling, event.assoc):
                 return
-        # The library would go on after an error in here, and accept.
+        # After an error here, the library would go on and accept the association.
         except Exception:
             _LOGGER.exception("dicom_failed")
         self._service.refusals.count("dicom", 403)
@@ -214,14 +214,14 @@ class _Gateway:
             image="", group=image.patient, study=image.study, image_id=image.instance, device=device
         )
         case = admission.case(request, vector, key=None, actor=actor, image=kept)
-        # The object itself, not its embedding, says whether it is the same: a tower may change between two sendings.
+        # Objects are compared by their content, not their embedding: a tower may change between two sendings.
         same = canonical_json([image.pixels, image.patient, image.study, image.instance, line])
         case.content = hashlib.sha256(same.encode()).hexdigest()
         day = next(part.delete_after for part in case.parts if part.name == "identity")
         header = image.report_header.encode()
         case.parts += (secret_part("dicom", header, media_type="application/dicom+json", delete_after=day),)
         archives = {e.name: e.kind for e in service.site.deliveries if e.kind != "fhir" and e.serves(line)}
-        # Archives get a report on every object; FHIR servers, which are in the case already, on a patient only.
+        # Archives get a report on every object. FHIR servers, which are in the case already, only on a patient.
         case.deliver = {**case.deliver, **archives}
         return case
 
@@ -236,5 +236,5 @@ class _Gateway:
 
 
 def _word(title: str) -> str:
-    """An AE title as the word that the log has for a device."""
+    """Return an AE title as the log writes it for a device."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in title.strip())

@@ -1,6 +1,6 @@
-"""A received DICOM object taken apart: pixels to keep and to decide on, identifiers for the secret parts.
+"""Take a received DICOM object apart: pixels to keep and to decide on, identifiers for the secret parts.
 
-What is kept of an object is a list of what may stay, not of what must go: an attribute that nobody thought of is gone.
+A list names the attributes that may stay, not those that must go, so that an attribute that nobody thought of is gone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from calcode.datasets.dicom import PIXEL_TAGS
 from calcode.files import canonical_json
 from calcode.service.problems import Problem
 
-#: Kept in clear in a stored object besides what the pixels need.
+#: Attributes kept in clear text in a stored object, besides those that the pixels need.
 KEPT_TAGS = ("Modality",)
-#: The same inside the tables of grey values; their explanations are free text.
+#: Attributes kept inside the tables of grey values; the explanations of these tables are free text and are not kept.
 _TABLE_TAGS = ("LUTDescriptor", "LUTData", "ModalityLUTType")
-#: Kept in a deletable secret part, for the report that goes back to the same PACS; nowhere else.
+#: Attributes kept only in a deletable secret part, for the report that goes back to the same PACS.
 REPORT_TAGS = (
     "SOPClassUID",
     "SOPInstanceUID",
@@ -53,11 +53,11 @@ class ReceivedImage:
     instance, study : str
         SOP Instance UID and Study Instance UID.
     patient : str or None
-        PatientID; None where it is empty.
+        PatientID; None if it is empty.
     stored : bytes
         DICOM file to decode and to keep.
     pixels : str
-        SHA-256 of the pixel data as received: the same object gives the same.
+        SHA-256 of the pixel data as received, which is the same for the same object.
     report_header : str
         The attributes of `REPORT_TAGS` as DICOM JSON.
     """
@@ -80,12 +80,12 @@ def take_apart(content: bytes, *, pseudonym: str, deidentify: bool) -> ReceivedI
     pseudonym : str
         Hexadecimal digest that stands for the object in the kept file.
     deidentify : bool
-        False keeps the object as it came.
+        False keeps the object unchanged.
 
     Raises
     ------
     Problem
-        422 for an object that is no image, names no study, or says that text is part of its pixels.
+        422 if the object is not an image, names no study, or says that text is part of its pixels.
     """
     try:
         found = dcmread(io.BytesIO(content), specific_tags=["PixelData", *REPORT_TAGS])
@@ -100,7 +100,7 @@ def take_apart(content: bytes, *, pseudonym: str, deidentify: bool) -> ReceivedI
                 with suppress(Exception):
                     said[f"{header[name].tag:08X}"] = header[name].to_json_dict(None, 0)
         report_header = canonical_json(said)
-    # pydicom raises whatever a damaged element makes it raise, and its words may quote the header.
+    # pydicom may raise any exception on a damaged element, and the message may quote the header.
     except Exception as error:
         raise Problem(422, f"object: cannot be read as DICOM ({type(error).__name__}).") from None
     if not pixels:
@@ -118,31 +118,31 @@ def take_apart(content: bytes, *, pseudonym: str, deidentify: bool) -> ReceivedI
 
 
 def without_identifiers(content: bytes, *, pseudonym: str) -> bytes:
-    """A DICOM file with the pixels of another one, what decodes them, and nothing else.
+    """Return a DICOM file with only the pixels of another one and what is needed to decode them.
 
     Parameters
     ----------
     content : bytes
         A DICOM file (PS3.10).
     pseudonym : str
-        Hexadecimal digest that its new UID is made of.
+        Hexadecimal digest from which the new UID is made.
 
     Raises
     ------
     Problem
-        422 for a file that cannot be read, or that says that text is part of its pixels.
+        422 if the file cannot be read, or says that text is part of its pixels.
     """
     names = (*PIXEL_TAGS, *KEPT_TAGS)
     try:
         stream = io.BytesIO(content)
         read_preamble(stream, force=False)
-        # It would be unpacked whole, to whatever size.
+        # A deflated data set would be unpacked as a whole, to any size.
         if _read_file_meta_info(stream).get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
             raise Problem(422, "object: a deflated data set is not taken.")
         found: Any = dcmread(io.BytesIO(content), specific_tags=[*names, "BurnedInAnnotation"])
         burned_in = str(found.get("BurnedInAnnotation", "")).strip().upper() == "YES"
         kept = _only(found, names)
-        # The camera's own class would make elements mandatory that identify; a secondary capture needs none of them.
+        # The camera's own class would require elements that identify people; a secondary capture needs none of them.
         kept.SOPClassUID, kept.SOPInstanceUID = SecondaryCaptureImageStorage, UID(f"2.25.{int(pseudonym[:32], 16)}")
         kept.PatientIdentityRemoved, kept.DeidentificationMethod = "YES", METHOD
         kept.file_meta = FileMetaDataset()
@@ -159,7 +159,7 @@ def without_identifiers(content: bytes, *, pseudonym: str) -> bytes:
 
 
 def _only(found: Dataset, names: tuple[str, ...]) -> Dataset:
-    """The named elements of a data set; private ones and nested identifiers are never among them."""
+    """Return only the named elements of a data set, without private elements and nested identifiers."""
     kept = Dataset()
     for name in names:
         if name in found:

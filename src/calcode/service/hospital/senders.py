@@ -1,4 +1,4 @@
-"""The three ways out: C-STORE and STOW-RS for DICOM, a POST for FHIR."""
+"""The three ways to send a report: C-STORE and STOW-RS for DICOM, a POST for FHIR."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     import httpx
 
 _SECONDS = 20.0
-#: Failed SOP Sequence: a server may say 200 and list the object here. Failure Reason: why, in each of its items.
+#: Failed SOP Sequence: a server may answer 200 and list the object here. Each item says why in its Failure Reason.
 _FAILED, _REASON = "00081198", "00081197"
 #: Duplicate SOP Instance, as a status of C-STORE or as a failure reason. A report has the same UID and the same bytes
-#: at every attempt, so a strict archive says this of one that it took before we could record it.
+#: at every attempt, so a strict archive answers this if it has stored the report before we could record it.
 _ALREADY_THERE = 0x0111
 
 
 class Unreachable(Exception):
-    """The receiver does not answer: every row waits."""
+    """The receiver does not answer, so all its rows wait."""
 
 
 class Refused(Exception):
-    """The receiver answers and does not take this row."""
+    """The receiver answers but does not accept this row."""
 
 
 def send(delivery: Delivery, payload: bytes) -> str:
-    """Hand a report over; what the receiver answered.
+    """Send a report; return what the receiver answered.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def _stored(delivery: DicomDelivery, payload: bytes) -> str:
     from pynetdicom import AE
 
     try:
-        # A receiver that is down is the ordinary fault; the library leaves its socket open then.
+        # Checked first: a receiver that is down is the usual fault, and the library would leave its socket open.
         socket.create_connection((delivery.host, delivery.port), timeout=_SECONDS).close()
     except OSError as error:
         raise Unreachable(type(error).__name__) from error
@@ -112,11 +112,11 @@ def _posted(delivery: StowDelivery | FhirDelivery, path: str, body: bytes, *, me
 
 
 def _failures(answer: httpx.Response) -> set[int | None]:
-    """Why a DICOMweb server did not take objects; empty where it took all, or says nothing of them in JSON."""
+    """Return why a DICOMweb server refused objects; empty if it accepted all, or says nothing about them in JSON."""
     try:
         said = answer.json()
     except ValueError:
-        # Its status has told it all: some servers answer in XML whatever was asked for.
+        # The status says enough: some servers answer in XML whatever was requested.
         return set()
     data_sets = said if isinstance(said, list) else [said]
     failed = [item for entry in data_sets for item in entry.get(_FAILED, {}).get("Value", [])]

@@ -1,4 +1,4 @@
-"""A recorded decision in the words that a report carries, whatever its format."""
+"""A recorded decision in the words of a report, the same for every format."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Statement:
     at : str
         UTC time of the decision.
     line, model : str
-        Who decided; the model by its digest.
+        Line that decided, and digest of its model.
     action, reason : str
     diagnoses : tuple of str
-        The whole set, also where the case is deferred.
+        The whole set, also if the case is deferred.
     n_classes : int
-        Diagnoses that the model knows.
+        Number of diagnoses that the model knows.
     always : frozenset of str
-        Those that are in every answer.
+        Diagnoses that are in every answer.
     audit : str or None
-        The diagnostic that defers; None where it is not known.
+        The diagnostic that defers; None if it is not known.
     names : mapping of str to str
-        Classes spelled out, where the site file does so.
+        Full names of classes, if the site file has them.
     promises : tuple of str
     """
 
@@ -66,7 +66,7 @@ class Statement:
         always: frozenset[str],
         audit: str | None,
     ) -> Self:
-        """The statement of a record of kind `decision`."""
+        """Return the statement of a record of kind `decision`."""
         body = json.loads(record.body)
         return cls(
             decision=body["id"],
@@ -85,7 +85,7 @@ class Statement:
         )
 
     def spelled(self, diagnosis: str) -> str:
-        """The name of a class for people."""
+        """Return the name of a class for people."""
         return self.names.get(diagnosis, diagnosis)
 
     @property
@@ -108,7 +108,7 @@ class Statement:
         return " ".join(said)
 
     def uid(self, what: str) -> str:
-        """A DICOM UID for a part of the report, the same at every attempt to send it.
+        """Return a DICOM UID for a part of the report, which is the same at every attempt to send it.
 
         Examples
         --------
@@ -121,5 +121,5 @@ class Statement:
 
 
 def stable_uid(name: str) -> str:
-    """A UID under 2.25 that depends on the name alone."""
+    """Return a UID under 2.25 that depends only on the name."""
     return f"2.25.{uuid.uuid5(uuid.NAMESPACE_URL, f'calcode/{name}').int}"

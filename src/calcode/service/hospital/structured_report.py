@@ -38,7 +38,7 @@ _MEANING = 64
 
 
 def structured_report(statement: Statement, header: str) -> bytes:
-    """The report as a DICOM file; the same bytes at every call.
+    """Return the report as a DICOM file, with the same bytes at every call.
 
     Parameters
     ----------
@@ -46,16 +46,16 @@ def structured_report(statement: Statement, header: str) -> bytes:
     header : str
         DICOM JSON of the image's `REPORT_TAGS`: whose image it is and where the report belongs.
     """
-    # The image as the report sees it: attributes that were empty or broken are there and empty.
+    # The report needs all attributes of the image: those that were empty or broken are added as empty.
     image = Dataset.from_json(header)
     for name in REPORT_TAGS:
         if name not in image:
             setattr(image, name, "")
     if image.PatientSex not in ("", "F", "M", "O"):
         image.PatientSex = ""
-    # It is not here; a report needs no more of it than that it has one frame.
+    # The pixels are not here; a report needs to know only that the image has one frame.
     image.Rows = image.Columns = 1
-    # In the zone of the machine, as the dates of the image are.
+    # In the time zone of the machine, like the dates of the image.
     at = datetime.fromisoformat(statement.at).astimezone()
     day, time = at.strftime("%Y%m%d"), at.strftime("%H%M%S.%f")
     document = ComprehensiveSR(
@@ -118,7 +118,7 @@ def _content(statement: Statement, image: Dataset) -> MeasurementReport:
         procedure_reported=codes.SCT.ImagingProcedure,
         imaging_measurements=[group],
     )
-    # TID 1500 can be extended: what a viewer shows first is in plain words.
+    # TID 1500 can be extended: plain sentences are added where a viewer shows them first.
     said = [(_CONCLUSION, statement.conclusion), (_COMMENT, NOTICE), *((_COMMENT, text) for text in statement.promises)]
     said.append(
         (_COMMENT, f"Model {statement.model}, record {statement.seq} of the log, decision {statement.decision}.")
