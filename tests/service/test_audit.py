@@ -187,6 +187,10 @@ def test_a_note_is_opened_with_its_key_and_no_other() -> None:
         open_checkpoint(note.replace("\n12\n", "\n13\n"), key.public_key())
     with pytest.raises(ServiceError, match="not a checkpoint"):
         open_checkpoint("nothing", key.public_key())
+    with pytest.raises(ServiceError, match="not signed with the key"):
+        open_checkpoint(f"{note[:-5]}é\n", key.public_key())
+    with pytest.raises(ServiceError, match="not a checkpoint"):
+        open_checkpoint(note.replace("\n12\n", "\n²\n"), key.public_key())
 
 
 def test_the_key_id_of_a_note_is_that_of_c2sp() -> None:

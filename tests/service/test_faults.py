@@ -49,8 +49,10 @@ from calcode.service.checkpoints import check_against
 from calcode.service.database import Database
 from calcode.service.doctor import examine
 from calcode.service.keys import checkpoint_key
-from calcode.service.log import Event, Log
+from calcode.service.log import Event, Log, utc
 from calcode.service.pages import COOKIE
+from calcode.service.problems import Problem
+from calcode.service.refusals import Refusals
 from calcode.service.service import Service
 from calcode.service.tables import EVENT, HEAD
 
@@ -1070,6 +1072,22 @@ def test_a_mail_server_that_is_down_is_shown_and_not_asked_every_second(tmp_path
         with pytest.raises(ServiceError, match="did not take"):
             target.send([(5, "note")])
     assert target.last() == 0
+
+
+def test_counts_that_could_not_be_written_keep_their_beginning() -> None:
+    refusals = Refusals()
+    refusals.count("pacs", 429)
+
+    def full(change: Any) -> None:
+        raise Problem(507, "The disk is full.")
+
+    began = refusals._since
+    for _ in range(2):
+        with pytest.raises(Problem):
+            refusals.write(full)
+    refusals.count("pacs", 429)
+    (event,) = refusals.events()
+    assert (event.body["since"], event.body["counts"]) == (utc(began), {"429": 2})
 
 
 def test_a_flood_of_refusals_is_counted_and_cannot_fill_the_disk(

@@ -218,6 +218,25 @@ def test_one_account_cannot_propose_and_approve(lifecycle: Site) -> None:
         assert "Another account" in answer.json()["detail"]
 
 
+def test_who_is_engineer_and_approver_approves_what_another_account_proposed(lifecycle: Site) -> None:
+    with running(lifecycle) as (service, call):
+        restore_tested(service)
+        both = token_for(service.log, "engineer", "approver", subject="both")
+        service.tokens.reload()
+        digest = upload(call, another_model(lifecycle, "b.safetensors"), as_=both).json()["digest"]
+        assert step(call, "0" * 64, "champion", as_=both).status_code == 404
+        step(call, digest, "shadow", as_=both)
+        for i, row in enumerate(embeddings(5)):
+            call("POST", "/v1/decisions", json={"embedding": row.tolist(), "image_id": f"a{i}"})
+        service.change(lambda transaction: None)  # behind the last shadow decision
+        for _ in range(2):
+            assert step(call, digest, "champion", as_=both).json()["state"] == "shadow"
+        assert step(call, digest, "champion", as_="engineer").json()["state"] == "shadow"
+        approved = step(call, digest, "champion", as_=both)
+        assert (approved.status_code, approved.json().get("state")) == (200, "champion"), approved.text
+        assert service.models["skin"].champion.digest == digest
+
+
 @pytest.mark.parametrize("what", ["unsigned", "other classes", "other prompts", "no model"])
 def test_files_that_do_not_fit_the_line_are_refused_and_recorded(lifecycle: Site, what: str) -> None:
     path = lifecycle.folder / "b.safetensors"

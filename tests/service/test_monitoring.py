@@ -167,7 +167,8 @@ def test_the_kept_state_spares_the_replay_and_changes_nothing(tmp_path: Path) ->
         assert service.monitors["skin"].upto > kept.upto_seq
 
 
-def test_a_damaged_cache_is_no_cache(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ['"queue"', '"measured"', '"upto":', "{"])
+def test_a_damaged_cache_is_no_cache(tmp_path: Path, damage: str) -> None:
     site = clinic_site(tmp_path)
     with Service(site.settings) as service:
         clinic = Clinic(service, shift=FAR)
@@ -175,7 +176,10 @@ def test_a_damaged_cache_is_no_cache(tmp_path: Path) -> None:
         service.watch()
         before = state(service.monitors["skin"])
     with opened(site.settings) as log, log.transaction() as transaction:
-        transaction.connection.execute(MONITOR.update().values(state=before.replace('"queue"', '"other"')))
+        # Another name, or no JSON at all.
+        damaged = before.replace(damage, f'"other{damage[1:]}')
+        assert damaged != before
+        transaction.connection.execute(MONITOR.update().values(state=damaged))
     with Service(site.settings) as service:
         service.watch()
         assert state(service.monitors["skin"]) == before

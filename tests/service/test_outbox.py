@@ -24,6 +24,7 @@ from calcode.service.admission import DecisionRequest
 from calcode.service.doctor import examine
 from calcode.service.log import Event, Log
 from calcode.service.operations import erase, opened
+from calcode.service.problems import Problem
 from calcode.service.service import Service
 from calcode.service.settings import Delivery, read_site
 from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, TASK
@@ -369,6 +370,37 @@ def test_one_report_that_is_refused_delays_no_other_and_is_named(tmp_path: Path,
             with log.database.writing() as connection:
                 assert outbox.retry(connection, "record") == 1
         wait_until(lambda: not waiting(service.log))
+
+
+def test_a_log_that_takes_nothing_after_a_report_has_left_is_no_refusal(
+    tmp_path: Path, receiver: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report is sent once more when its lease ends; the receiver knows its UID."""
+    monkeypatch.setattr(outbox, "LEASE", timedelta(seconds=1))
+    with running(fhir_site(tmp_path, receiver)) as (service, call):
+        change, refused = service.change, list[int]()
+
+        def full_once(wanted: Any) -> Any:
+            if threading.current_thread().name.startswith("courier") and not refused:
+                refused.append(507)
+                raise Problem(507, "The disk is full.")
+            return change(wanted)
+
+        monkeypatch.setattr(service, "change", full_once)
+        call("POST", "/v1/decisions", json=request(0, "patient-0"))
+        faults: list[Any] = []
+
+        def gone() -> bool:
+            rows = waiting(service.log).values()
+            faults.extend(row.fault for row in rows)
+            return not rows
+
+        wait_until(gone)
+        assert refused == [507]
+        assert set(faults) <= {None}
+        assert receiver.state["came"] == 2
+        with service.database.reading() as connection:
+            assert len(connection.execute(select(EVENT.c.seq).where(EVENT.c.kind == "delivery")).all()) == 1
 
 
 def test_a_report_whose_patient_was_erased_is_never_sent(tmp_path: Path, receiver: Server) -> None:

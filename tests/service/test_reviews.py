@@ -88,6 +88,10 @@ def test_a_case_is_taken_read_and_leaves_the_queue(ward: Ward) -> None:
     assert entry["due_at"] > entry["opened_at"]
     saved_early = ward("anna", "POST", f"/v1/tasks/{entry['id']}/review", json={"label": "c0"})
     assert (saved_early.status_code, saved_early.json()["detail"]) == (409, "Open the case first.")
+    # Who saw the image alone has not opened the case.
+    ward.service.change(lambda transaction: reviews.view(transaction, decision, reviewer="anna", what="image"))
+    saved_early = ward("anna", "POST", f"/v1/tasks/{entry['id']}/review", json={"label": "c0"})
+    assert (saved_early.status_code, saved_early.json()["detail"]) == (409, "Open the case first.")
     case = ward("anna", "POST", f"/v1/tasks/{entry['id']}/take").json()
     assert case["labels"] == ["c0", "c1", "c2", "c3", "outside", "cannot_tell"]
     assert case["image"] is case["viewer"] is None
@@ -105,7 +109,7 @@ def test_a_case_is_taken_read_and_leaves_the_queue(ward: Ward) -> None:
         "read",
     )
     assert review.opened_at < review.saved_at
-    assert ward.kinds(decision) == ["case_viewed", "review_saved"]
+    assert ward.kinds(decision) == ["case_viewed", "case_viewed", "review_saved"]
 
 
 def test_the_queue_begins_with_what_is_due_first(ward: Ward) -> None:

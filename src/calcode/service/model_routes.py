@@ -28,6 +28,13 @@ _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Line = Annotated[str | None, Query(max_length=64, description="May be left out where the sender has one line")]
 
 
+#: What follows a step towards champion, by the state that it led to.
+_AFTER = {
+    "shadow": "An approver, another account, sends the same request.",
+    "champion": "It answers now; POST /v1/rollback takes it back.",
+}
+
+
 class ModelFacts(BaseModel):
     """A model of a line."""
 
@@ -185,16 +192,12 @@ def set_state(
 ) -> dict[str, str]:
     """Change a model's state: to the shadow, to champion (two accounts), or to refused."""
     actor, models = principal.subject, service.models[line_of(service, principal, line)]
-    engineer = "engineer" in principal.roles
-    if wanted.state == "champion" and not engineer:
-        service.change(lambda t: models.approve(t, digest, actor=actor, why=wanted.why))
-        models.follow()
-        return {"digest": digest, "state": "champion", "next": "It answers now; POST /v1/rollback takes it back."}
-    if not engineer:
-        raise Problem(403, "This needs the role engineer.")
     if wanted.state == "champion":
-        service.change(lambda t: models.propose(t, digest, actor=actor, why=wanted.why))
-        return {"digest": digest, "state": "shadow", "next": "An approver, another account, sends the same request."}
+        state = service.change(lambda t: models.promote(t, digest, actor=actor, roles=principal.roles, why=wanted.why))
+        models.follow()
+        return {"digest": digest, "state": state, "next": _AFTER[state]}
+    if "engineer" not in principal.roles:
+        raise Problem(403, "This needs the role engineer.")
     step = models.set_shadow if wanted.state == "shadow" else models.refuse
     service.change(lambda t: step(t, digest, actor=actor, why=wanted.why))
     models.follow()

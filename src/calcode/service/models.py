@@ -7,11 +7,11 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, Row, select
 
@@ -286,22 +286,26 @@ class Models:
         body = {"line": self.line, "step": "proposal", "why": why}
         transaction.append([Event(kind="approval", actor=actor, subject=digest, body=body)])
 
+    def promote(
+        self, transaction: Transaction, digest: str, *, actor: str, roles: Collection[str], why: str
+    ) -> Literal["shadow", "champion"]:
+        """Approve what another account proposed, or propose it, as the account's roles allow; return the new state."""
+        self._require_state(transaction, digest, "shadow")
+        proposed = self._proposer(transaction.connection, digest) not in (None, actor)
+        if "approver" in roles and (proposed or "engineer" not in roles):
+            self.approve(transaction, digest, actor=actor, why=why)
+            return "champion"
+        self.propose(transaction, digest, actor=actor, why=why)
+        return "shadow"
+
     def approve(self, transaction: Transaction, digest: str, *, actor: str, why: str) -> None:
         """Record another account's approval if the protocol's gates pass; the model answers from the next block on."""
         found = self._require_state(transaction, digest, "shadow")
         connection = transaction.connection
-        approvals = connection.execute(
-            select(EVENT.c.actor, EVENT.c.body)
-            # A proposal from before the model was last added does not count.
-            .where(
-                of_kinds("approval"), EVENT.c.subject == digest, EVENT.c.seq > added_at(connection, self.line, digest)
-            )
-            .order_by(EVENT.c.seq.desc())
-        )
-        proposers = [row.actor for row in approvals if json.loads(row.body).get("line", self.line) == self.line]
-        if not proposers:
+        proposer = self._proposer(connection, digest)
+        if proposer is None:
             raise Problem(409, "Nobody has proposed this model; an engineer proposes first.")
-        if proposers[0] == actor:
+        if proposer == actor:
             raise Problem(403, "Another account must approve what this one proposed.")
         failed = self.gates(connection, digest)
         if failed:
@@ -317,6 +321,16 @@ class Models:
                 self._state({digest: "champion", row.champion: "retired"}, actor=actor, why=why, deployment=deployment),
             ]
         )
+
+    def _proposer(self, connection: Connection, digest: str) -> str | None:
+        """Return who proposed the model last; a proposal from before it was last added does not count."""
+        since = added_at(connection, self.line, digest)
+        approvals = connection.execute(
+            select(EVENT.c.actor, EVENT.c.body)
+            .where(of_kinds("approval"), EVENT.c.subject == digest, EVENT.c.seq > since)
+            .order_by(EVENT.c.seq.desc())
+        )
+        return next((row.actor for row in approvals if json.loads(row.body).get("line", self.line) == self.line), None)
 
     def roll_back(self, transaction: Transaction, *, actor: str, why: str, champion: str | None = None) -> str:
         """Go back to the previous champion from the next block on; one account suffices and no gate is checked.

@@ -188,12 +188,13 @@ class LineMonitors:
             return
         try:
             state = json.loads(row.state)
-            self._watched = {
+            upto, measured = int(state["upto"]), int(state["measured"])
+            watched = {
                 entry["bag"]: _Watched(Watch.from_state(entry["watch"]), entry["queue"]) for entry in state["bags"]
             }
-        except (ValueError, KeyError, ArtifactError):
+        except (ValueError, KeyError, TypeError, ArtifactError):
             return  # a damaged cache is ignored
-        self.upto, self._measured, self._saved = state["upto"], state["measured"], state["upto"]
+        self._watched, self.upto, self._measured, self._saved = watched, upto, measured, upto
 
     # ------------------------------------------------------------------ measuring
 

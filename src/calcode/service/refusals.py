@@ -74,7 +74,7 @@ class Refusals:
 
     def write(self, change: Callable[[Callable[[Transaction], Any]], Any]) -> None:
         """Record the counts by a durable change; keep them if the change fails."""
-        events = self.events()
+        since, events = self._since, self.events()
         try:
             change(lambda transaction: transaction.append(events))
         except BaseException:
@@ -82,6 +82,7 @@ class Refusals:
                 for event in events:
                     for status, n in event.body["counts"].items():
                         self._counts[event.actor, int(status)] += n
+                self._since = since
             raise
 
 

@@ -6,6 +6,7 @@ later reading supersedes it.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -164,12 +165,13 @@ def save(
     connection = transaction.connection
     checked_label(label, classes)
     row = _unread(connection, task, reviewer)
-    opened_at = connection.execute(
-        select(EVENT.c.at)
+    views = connection.execute(
+        select(EVENT.c.at, EVENT.c.body)
         .where(of_kinds("case_viewed"), EVENT.c.subject == row.decision, EVENT.c.actor == reviewer)
         .order_by(EVENT.c.seq.desc())
-        .limit(1)
-    ).scalar()
+    )
+    # Of this task: who saw the image alone, or the case before it was theirs to read, has not opened it.
+    opened_at = next((seen.at for seen in views if json.loads(seen.body)["task"] == task), None)
     if opened_at is None:
         raise Problem(409, "Open the case first.")
     event = _reading(

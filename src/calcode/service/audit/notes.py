@@ -7,7 +7,6 @@ machine, it shows later whether the log was changed or cut.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from dataclasses import dataclass
 
@@ -62,7 +61,7 @@ def open_checkpoint(note: str, key: Ed25519PublicKey, *, source: str = "checkpoi
     """
     text, separator, signatures = note.rpartition("\n\n")
     lines = text.split("\n")
-    if not separator or len(lines) != 4 or not lines[1].isdigit() or not lines[3].startswith("head "):
+    if not separator or len(lines) != 4 or not lines[1].isdecimal() or not lines[3].startswith("head "):
         raise ServiceError(f"{source}: not a checkpoint of a calcode log")
     text += "\n"
     origin = lines[0]
@@ -72,7 +71,7 @@ def open_checkpoint(note: str, key: Ed25519PublicKey, *, source: str = "checkpoi
         try:
             raw = base64.b64decode(encoded, validate=True)
             root = base64.b64decode(lines[2], validate=True)
-        except binascii.Error:
+        except ValueError:  # not base64, or not even ASCII
             continue
         if dash == "\u2014" and name == origin and raw[:4] == _key_id(origin, key):
             try:

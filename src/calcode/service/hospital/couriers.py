@@ -97,6 +97,8 @@ class _Courier(threading.Thread):
                             outbox.give_back(connection, kept, fault=str(error), again=True)
                     _LOGGER.warning("receiver_unreachable", extra={"target": name, "error": str(error)})
                     return False
+                except Problem:
+                    raise  # of our own log: it goes again, and the receiver knows its UID
                 # A defect in one report must not stop the others.
                 except Exception as error:
                     fault = str(error) if isinstance(error, Refused) else type(error).__name__
@@ -118,7 +120,7 @@ class _Courier(threading.Thread):
 
 
 def _payload(service: Service, row: Row[Any], delivery: Delivery) -> bytes:
-    """Return the bytes of a report, which are the same at every attempt."""
+    """Return the bytes of a report: the same at every attempt of one version of calcode in one time zone."""
     columns = [EVENT.c[name] for name in Record._fields]
     with service.database.reading() as connection:
         record = Record._make(connection.execute(select(*columns).where(EVENT.c.seq == row.seq)).one())
