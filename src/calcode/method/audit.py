@@ -344,7 +344,7 @@ class SupportAudit:
         return rank_p_values(1.0 - np.minimum.reduce(ranks), sorted_gate=self.gate_values)
 
     def _settled_distances(self, evidence: Evidence, gate: FloatArray, found: Nearest) -> FloatArray:
-        """`distance` from a result of `ScreenedAnchors.nearest`, in float64 where its error could change the gate rank."""
+        """`distance` from what `ScreenedAnchors.nearest` returned, in float64 if the gate rank could depend on it."""
         nearest, columns, errors = found
         values = _averaged(nearest[:, : self.n_neighbors], average=self.average)
         low, high = (np.searchsorted(gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors))

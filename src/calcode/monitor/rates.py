@@ -17,7 +17,7 @@ _SUMS = ("sum", "squares", "weights", "weighted", "spread")
 
 
 class MeanSequence:
-    """Mean of values in [0, 1] with an interval for every look, in constant memory, so that every case of a stream counts.
+    """Mean of values in [0, 1] with an interval for every look in constant memory: it counts every case of a stream.
 
     **Null hypothesis.** Each value has the same mean given the earlier values.
 

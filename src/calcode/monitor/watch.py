@@ -269,7 +269,7 @@ class Watch:
         return True
 
     def recalibrate(self, *, lines: Mapping[str, float], model_digest: str) -> None:
-        """Continue with a new model of the same, grown bag: M3 restarts with half its alpha, M1 and M2 go on (SITE.md S7).
+        """Continue with a new model of the same, grown bag: M3 restarts with half its alpha, M1, M2 go on (SITE.md S7).
 
         The rates restart too, because they describe one model. A new bag needs a new `Watch`.
         """

@@ -72,7 +72,7 @@ class CurvePoint:
     calibrating, diagnoses : int
         How many of the labels calibrate, and for how many diagnoses; with an archive's quota some labels do neither.
     informative, low, high : float
-        Mean over draws, and the second-lowest and second-highest tenth of the draws.
+        Mean over draws, and the draws' 10th and 90th percentiles.
     varied : bool
         Whether the draws can differ: if all cases of these diagnoses are taken, there is only one draw.
     beyond : bool

@@ -17,7 +17,7 @@ MIN_COUNT = 9
 
 
 def labels_needed(miscoverage: float, *, steps: int = 1) -> int:
-    """Fewest labels with which the threshold covers 1 - delta with `steps` - 1 labels above it.
+    """Fewest labels with which the threshold covers 1 - delta with `steps` labels at or above it.
 
     With one step, the fewest labels with which a class can be excluded at all: ceil(1/delta) - 1.
 
