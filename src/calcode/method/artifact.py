@@ -180,6 +180,7 @@ class TensorRule:
     dtype : str
     ascending : bool
         Whether values never decrease; rows of 32 bytes are compared as text and must all differ.
+    unit : bool
         Whether rows have length one.
     """
 

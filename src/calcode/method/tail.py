@@ -173,8 +173,8 @@ class ClassGuard:
 
         Parameters
         ----------
-        Name and position of the class.
-            The class.
+        name, index
+            Name and position of the class.
         calibration : LocalizedRule
             The rule for all classes; the class uses its points, bandwidth and level rule too.
         labels : ndarray of shape (n,)
