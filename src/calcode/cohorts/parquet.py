@@ -82,8 +82,8 @@ def damage_named(path: Path) -> Iterator[None]:
 class RowReader:
     """Rows of a Parquet file by their numbers; must be closed.
 
-    Ranges requested in ascending order cost one pass over the file, whatever its row groups. Row groups between two
-    ranges are not read.
+    Ranges requested in ascending order cost one pass over the file, however it is divided into row groups. Row
+    groups between two ranges are not read.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ class DeviceDecider:
 
     Examples
     --------
-    Made once, used block after block::
+    Make it once and use it for every block::
 
         decider = DeviceDecider(Calcode.load("model.safetensors"))
         decisions = decider.decide(evidence)

@@ -5,6 +5,7 @@ A_i / (B_i + h), with h the kernel weight of the image. A weight is between 0 an
 numbers that do not depend on the image. So is the level: between L, the rank-th smallest of the lower numbers, and U,
 the rank-th smallest of the upper ones. A point whose ratios are all below L or all above U counts the same for every
 image. Only the remaining points, some tens out of thousands, are computed per image.
+
 The weights come from a first pass in float32. A position is certain if it does not change when every ratio and mass
 moves by its float32 error bound; the others are left to float64.
 """

@@ -495,7 +495,7 @@ class Calcode(Settings):
 
         Examples
         --------
-        What was saved decides alike, on any machine::
+        A loaded model decides like the saved one, on any machine::
 
             model.save("model.safetensors")
             Calcode.load("model.safetensors").decide(evidence)

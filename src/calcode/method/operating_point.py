@@ -116,7 +116,7 @@ def select_operating_point(
 
     Examples
     --------
-    Choose on the roles that come before calibration, then fit with what was chosen::
+    Choose on the roles before calibration, then fit with the chosen values::
 
         point = select_operating_point(reference=reference, validation=validation, gate=gate, costs="safety-heavy")
         model = Calcode(miscoverage=point.miscoverage, deferral_level=point.deferral_level)

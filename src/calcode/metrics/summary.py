@@ -211,7 +211,7 @@ def summarize(
 
     Examples
     --------
-    What `Decisions.summary` does, with fewer images for the worst class::
+    The same as `Decisions.summary`, with fewer images for the worst class::
 
         print(summarize(model.decide(test), test.labels, min_n=10))
     """
