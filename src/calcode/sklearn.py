@@ -82,7 +82,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
     Notes
     -----
     Raw features cannot serve as embeddings: their cosine depends on the origin and on every unit, it ignores the
-    length of a row, and a row of zeros has none. So the default standardises each feature. Mean and deviation come
+    length of a row, and a row of zeros has no cosine. So the default standardises each feature. Mean and deviation come
     from the reference rows, so that calibration and gate rows are treated like new ones. It then appends the square
     root of the number of features, which is the length of a typical row. So outlying rows are far away even if they
     lie in the direction of the data, and a row at the mean is ordinary. To use the cosine of the features
