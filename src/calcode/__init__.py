@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from calcode.method.model import Calcode
     from calcode.method.operating_point import OperatingPoint, select_operating_point
 else:
-    # Loaded when first used, so that the command line heeds Ctrl-C before numpy is there.
+    # Loaded on first use, so that the command line reacts to Ctrl-C before numpy is loaded.
     _HOMES = {
         "calcode.cohorts.roles": ("split_roles",),
         "calcode.errors": ("CalcodeError", "CalcodeWarning"),

@@ -1,15 +1,15 @@
-"""Errors and warnings that a caller may want to tell apart."""
+"""Errors and warnings that a caller may want to distinguish."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Mistakes of one file that are listed; more are counted.
+#: Number of mistakes of a file that the message lists; the others are only counted.
 _LISTED = 50
 
 
 def all_mistakes(source: object, mistakes: Sequence[str]) -> str:
-    """All that is wrong with a file: one sentence, or one on each line.
+    """All mistakes of a file as text: one sentence, or one mistake per line.
 
     Examples
     --------
@@ -27,11 +27,11 @@ def all_mistakes(source: object, mistakes: Sequence[str]) -> str:
 
 
 class CalcodeError(ValueError):
-    """Base of every error raised about what the caller passed in."""
+    """Base class of all errors about what the caller passed in."""
 
 
 class EvidenceError(CalcodeError):
-    """Arrays that cannot be evidence: wrong shapes, NaN, labels outside the classes."""
+    """Arrays that are not valid evidence: wrong shapes, NaN, labels outside the classes."""
 
 
 class SettingsError(CalcodeError):
@@ -47,7 +47,7 @@ class MismatchError(CalcodeError):
 
 
 class NotFittedError(CalcodeError, AttributeError):
-    """A step was called, or a result asked for, before the step that makes it; `hasattr` is False then."""
+    """A step was called, or a result requested, before the step that makes it; `hasattr` then returns False."""
 
 
 class FeatureFileError(CalcodeError):
@@ -55,15 +55,15 @@ class FeatureFileError(CalcodeError):
 
 
 class OutputError(FeatureFileError):
-    """A file that cannot be written: no folder, no permission, no room; what was there before is untouched."""
+    """A file that cannot be written: no folder, no permission, no space. An existing file stays untouched."""
 
 
 class ArtifactError(CalcodeError):
-    """A model file that is truncated, altered, foreign or newer than this version."""
+    """A model file that is truncated, altered, of another program, or newer than this version."""
 
 
 class DatasetError(CalcodeError):
-    """A folder, CSV or template file that cannot be read as the data set it should be."""
+    """A folder, CSV or template file that cannot be read as the expected data set."""
 
 
 class ImageError(DatasetError):
@@ -72,7 +72,7 @@ class ImageError(DatasetError):
     Parameters
     ----------
     reason : str
-        What is wrong with it, without its path and without anything from inside a DICOM header.
+        What is wrong with the image, without its path and without values from a DICOM header.
     """
 
     def __init__(self, reason: str) -> None:
@@ -81,15 +81,15 @@ class ImageError(DatasetError):
 
 
 class NothingChosenError(FeatureFileError):
-    """A role and conditions that no image of a file meets."""
+    """A role and conditions that no image of the file meets."""
 
 
 class BackboneError(CalcodeError):
-    """A frozen model that cannot be loaded, or that cannot do what was asked of it."""
+    """A frozen model that cannot be loaded, or that cannot do what was requested."""
 
 
 class EngineError(CalcodeError):
-    """A machine, a cluster or one of its workers that cannot do what was asked of it."""
+    """A machine, a cluster or a worker that cannot do what was requested."""
 
 
 class StudyError(CalcodeError):
@@ -97,8 +97,8 @@ class StudyError(CalcodeError):
 
 
 class ServiceError(CalcodeError):
-    """A service, its settings, its log or one of its files that cannot do what was asked of it."""
+    """A service, its settings, its log or one of its files that cannot do what was requested."""
 
 
 class CalcodeWarning(UserWarning):
-    """Something the caller should know: the work went on, but less is known or promised."""
+    """A warning to the caller: the work went on, but less is known or promised."""

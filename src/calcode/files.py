@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all and are private; files that are safe to open; JSON, written and read."""
+"""Private files written atomically, checks before a file is opened, and JSON."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from typing import Any
 
 from calcode.errors import CalcodeError, FeatureFileError, OutputError
 
-#: Octal permissions for what is written, such as 0640, instead of 0600.
+#: Environment variable with octal permissions for written files, such as 0640, instead of 0600.
 MODE_VARIABLE = "CALCODE_FILE_MODE"
 _PRIVATE = 0o600
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: Bytes that the members of an archive may unpack to.
+#: Largest size in bytes to which the members of an archive may unpack.
 _UNPACKED_BYTES = 1 << 31
 _LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, private: bool = True) -> Iterator[Path]:
-    """A temporary file in the folder of `path`, renamed to it when the block ends well and removed when it does not.
+    """Yield a temporary file in the folder of `path`; rename it to `path` on success, remove it on failure.
 
-    Only within one file system is a rename atomic. What an earlier process
-    left there when it was killed is removed.
+    A rename is atomic only within one file system, hence the same folder. Temporary files of `path` that a killed
+    process left there are removed.
 
     Parameters
     ----------
     path : path-like
     private : bool
-        Only the owner may read the file, while it is written and afterwards (0600, or what CALCODE_FILE_MODE says).
+        Only the owner may read the file, during writing and afterwards (0600, or the mode in CALCODE_FILE_MODE).
         False is for files without patients' data: pages, figures and tables of averages.
 
     Raises
     ------
     OutputError
-        If the folder is missing or not writable, or the disk is full; the file of that name is as it was.
+        If the folder is missing or not writable, or the disk is full; an existing file stays unchanged.
 
     Examples
     --------
@@ -59,10 +59,10 @@ def replacing(path: str | os.PathLike[str], *, private: bool = True) -> Iterator
 
 @contextmanager
 def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> Iterator[tuple[Path, ...]]:
-    """`replacing` for files that belong together: every one is written before the first is renamed.
+    """Do the same as `replacing` for files that belong together: all are written before the first is renamed.
 
-    The last of several is the one that makes no sense without the others. Its old file goes before they change, so
-    that whatever stops the process in between, an old last file is never found with new others.
+    The last file is the one that makes no sense without the others. Its old version is removed before the others
+    change. So if the process stops in between, an old last file is never found next to new others.
     """
     finals = [Path(path) for path in paths]
     mode = os.environ.get(MODE_VARIABLE, "")
@@ -72,7 +72,7 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
     try:
         with ExitStack() as handles:
             for final in finals:
-                # What a killed process left of this file goes; a file that somebody is writing is locked, and stays.
+                # Remove what a killed process left of this file. A file that is being written is locked, and stays.
                 left = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.part")
                 for entry in os.scandir(final.parent) if os.name == "posix" and final.parent.is_dir() else ():
                     with suppress(OSError):
@@ -83,7 +83,7 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
                 temporary = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")
                 if not final.parent.is_dir():
                     raise OutputError(f"{final}: the folder {final.parent} does not exist; create it first")
-                # Noted before it exists: Ctrl-C may come between its making and the next line.
+                # Recorded before the file exists: Ctrl-C may come between creating the file and the next line.
                 temporaries[temporary] = -1
                 try:
                     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE if private else 0o666)
@@ -93,15 +93,15 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
                 handles.callback(os.close, handle)
                 if private and mode:
                     os.chmod(temporary, int(mode, 8))
-                # Locked for as long as this process lives: that tells it from a leftover.
+                # The lock lasts as long as this process lives. It distinguishes the file from a leftover.
                 _lock(handle)
             try:
                 yield tuple(temporaries)
                 for handle in temporaries.values():
-                    # Without this a crash of the machine could leave the new name with old or missing bytes.
+                    # Without fsync a crash of the machine could leave the new name with old or missing bytes.
                     os.fsync(handle)
             except Exception as error:
-                # Libraries wrap the system's error in classes of their own and keep its words.
+                # Libraries wrap the system's error in their own classes but keep its text.
                 number = error.errno if isinstance(error, OSError) else None
                 full = number in _NO_ROOM or "No space left" in str(error)
                 if isinstance(error, CalcodeError) or not full:
@@ -115,8 +115,8 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
         for temporary, final in zip(temporaries, finals, strict=True):
             os.replace(temporary, final)
         for folder in dict.fromkeys(final.parent for final in finals):
-            # Without this a crash of the machine could take a rename back. A folder may be there to be written into
-            # only, and some file systems of other machines know no fsync of a folder.
+            # Without fsync a crash of the machine could undo a rename. Some folders may only be written into, and some
+            # file systems of other machines do not support fsync of a folder.
             with suppress(PermissionError):
                 handle = os.open(folder, os.O_RDONLY)
                 try:
@@ -128,7 +128,7 @@ def replacing_together(*paths: str | os.PathLike[str], private: bool = True) -> 
                     os.close(handle)
     finally:
         for temporary in temporaries:
-            # A read-only disk refuses to remove even what is not there; that must not hide the error itself.
+            # A read-only disk refuses even to remove a missing file; that must not hide the original error.
             with suppress(OSError):
                 temporary.unlink()
 
@@ -148,7 +148,7 @@ def _lock(handle: int) -> bool:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """A folder for this process alone, until the block or the process ends, however it ends."""
+    """Lock a folder for this process until the block or the process ends."""
     with (folder / "lock").open("w") as file:
         if not _lock(file.fileno()):
             raise OutputError(f"{folder}: another process is at work there; wait for it or give another name")
@@ -156,7 +156,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def require_regular(path: str | os.PathLike[str]) -> Path:
-    """The path, if it leads to a regular file: a pipe or a device could keep a reader for ever.
+    """Return the path if it is a regular file; reading a pipe or a device could block forever.
 
     Examples
     --------
@@ -176,15 +176,15 @@ def require_regular(path: str | os.PathLike[str]) -> Path:
 
 
 def special_kind(mode: int) -> str:
-    """What a file that is not a regular one is, from its `st_mode`."""
+    """Name the kind of a file that is not regular, from its `st_mode`."""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def require_small_archive(path: str | os.PathLike[str], *, limit: int = _UNPACKED_BYTES) -> Path:
-    """The path of a zip archive (`.npz`) whose members unpack to at most `limit` bytes, by its own directory.
+    """Return the path of a zip archive (`.npz`) if its directory states at most `limit` unpacked bytes.
 
-    Python's reader stops at the stated size of a member, so a directory that lies cannot unpack to more.
+    Python's reader stops at the stated size of a member, so a wrong directory cannot make it unpack more.
     """
     import zipfile
 
@@ -207,15 +207,15 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-#: JSON that is the same text for the same value: sorted keys, no spaces, no NaN. Made once, because a new encoder for
-#: every value would cost as much as the encoding.
+#: JSON encoder with one text per value: sorted keys, no spaces, no NaN. Created once, because a new encoder for every
+#: value would cost as much as the encoding.
 canonical_json: Callable[[object], str] = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 ).encode
 
 
 def csv_delimiter(head: str) -> str:
-    """What separates the cells under a header: spreadsheets of many countries write semicolons, some programs tabs.
+    """Return the delimiter of a CSV header: a semicolon in spreadsheets of many countries, a tab in some programs.
 
     Examples
     --------
@@ -226,7 +226,7 @@ def csv_delimiter(head: str) -> str:
 
 
 def json_ready(value: Any) -> Any:
-    """Plain values for JSON: nan becomes null, infinity the text "inf", a path its text.
+    """Convert to plain values for JSON: NaN becomes null, infinity the text "inf", a path its text.
 
     Examples
     --------
@@ -245,16 +245,16 @@ def json_ready(value: Any) -> Any:
 
 
 def parsed_json(text: str | bytes, *, source: object) -> Any:
-    """The value of a JSON text from anywhere; whatever is wrong with it is one `FeatureFileError`.
+    """Parse JSON text from an untrusted source; every fault is raised as a `FeatureFileError`.
 
-    Refused are text that is not UTF-8, nesting too deep to read, numbers of thousands of digits, NaN and infinities,
-    half a surrogate pair and repeated names in one object.
+    It refuses text that is not UTF-8, nesting too deep to read, numbers with thousands of digits, NaN and infinities,
+    half of a surrogate pair, and repeated names in one object.
 
     Parameters
     ----------
     text : str or bytes
     source : object
-        Named in the error: the file, or the part of it.
+        Named in the error: the file, or the part of the file.
 
     Examples
     --------

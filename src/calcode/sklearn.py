@@ -1,4 +1,4 @@
-"""`CalcodeClassifier`: translate, call, translate back.
+"""`CalcodeClassifier`: CALCoDe around a scikit-learn classifier.
 
 Rows become `Evidence` (features or `embed` give the embeddings, `predict_proba` the logits of a single prompt),
 `Calcode` decides, and class indices become labels again.
@@ -28,65 +28,65 @@ from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 
-#: The part of the rows that trains the estimator and serves no role.
+#: The rows that train the estimator; they have no role in CALCoDe.
 _TRAIN = "train"
-#: Probabilities below it are raised to it, so that their logarithms are finite.
+#: Smaller probabilities are raised to this value, so that their logarithms are finite.
 _SMALLEST_PROBABILITY = 1e-12
-#: Constant, up to rounding, for the log-probabilities of a single prompt: nothing to audit by.
+#: Diagnostics that are constant, up to rounding, for the log-probabilities of a single prompt: they cannot audit.
 _SILENT_DIAGNOSTICS = ("energy", "prompt")
-#: Standardised features beyond it count as it: its square is still far from overflow.
+#: Standardised features are clipped to this size: its square is still far from overflow.
 _FARTHEST = 1e100
 
 
 class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """One label, a set of labels, or a deferral, around any classifier with `predict_proba`.
+    """Wrap any classifier with `predict_proba`: give one label, a set of labels, or a deferral.
 
-    `fit` splits its rows itself into the roles of CALCoDe (METHOD.md 1) and, unless the estimator is frozen, a
-    part that trains the estimator and serves no role. `predict` and `predict_proba` are those of the estimator;
-    what CALCoDe adds is in `predict_set` and `decide`.
+    `fit` splits its rows into the roles of CALCoDe (METHOD.md 1) and, unless the estimator is frozen, a part that
+    trains the estimator. `predict` and `predict_proba` are those of the estimator; CALCoDe adds `predict_set` and
+    `decide`.
 
     Parameters
     ----------
     estimator : classifier with predict_proba
-        Unfitted: a clone of it is trained. Fitted: wrap it in `sklearn.frozen.FrozenEstimator`, and it is used as
-        it is; then no row passed to `fit` may have been used to train it.
+        Unfitted: a clone of it is trained. Fitted: wrap it in `sklearn.frozen.FrozenEstimator`, and it is used
+        unchanged; then no row passed to `fit` may have been used to train it.
     calcode : Calcode, optional
-        Holds the settings; it is copied, never fitted itself. Class names are the labels as text. The diagnostics
-        "energy" and "prompt" are left out of the audit, because probabilities of one prompt carry neither.
+        Holds the settings; it is copied and not itself fitted. Class names are the labels as text. The diagnostics
+        "energy" and "prompt" are left out of the audit, because probabilities of one prompt contain neither.
     embed : callable or transformer, optional
-        What gives rows their embeddings, of shape (n, d), compared by cosine distance. A transformer is cloned
-        and fitted on the reference rows, without labels; one inside `FrozenEstimator` is not. With `embed`, X may
-        be anything that `embed` and `estimator` understand. Without it, features are standardised on the
-        reference rows and get a constant coordinate; see Notes.
+        Maps rows to embeddings of shape (n, d), which are compared by cosine distance. A transformer is cloned and
+        fitted on the reference rows, without labels; one inside `FrozenEstimator` is not. With `embed`, X may be
+        anything that `embed` and `estimator` accept. Without it, features are standardised on the reference rows and
+        get a constant coordinate; see Notes.
     train_size : float
-        Share of the rows that trains the estimator. Not used with a frozen one.
+        Share of the rows that trains the estimator. Not used with a frozen estimator.
     sizes : sequence of four positive numbers
-        How the other rows are shared among reference, validation, gate and calibration, in proportion.
+        Proportions in which reference, validation, gate and calibration share the other rows.
     random_state : int, RandomState instance or None
-        Seeds the split. The settings of `calcode` and of the estimator have seeds of their own.
+        Seeds the split. The settings of `calcode` and of the estimator have their own seeds.
 
     Attributes
     ----------
     classes_ : ndarray of shape (K,)
-        Labels found by `fit`, ascending; with a frozen estimator its own classes.
+        Labels found by `fit`, ascending; with a frozen estimator, the estimator's own classes.
     estimator_ : classifier
     embed_ : callable or transformer
     calcode_ : Calcode
-        The fitted model; it can be saved, and its `tail_classes_`, `bandwidth_`, ... be looked at.
+        The fitted model. It can be saved, and its attributes `tail_classes_`, `bandwidth_`, ... can be read.
     roles_ : ndarray of str, shape (n,)
-        What each row of `fit` served as: "train", "reference", "validation", "gate" or "calibration".
+        Part of each row of `fit`: "train", "reference", "validation", "gate" or "calibration".
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If X has column names.
 
     Notes
     -----
-    Raw features cannot serve as embeddings: their cosine depends on where zero lies and on every unit, it forgets
-    how long a row is, and a row of zeros has none. So the default standardises each feature (mean and deviation
-    of the reference rows, so that calibration and gate rows are treated like new ones) and appends the square
-    root of the number of features, which is as long as a typical row. Rows far away in the direction of the data
-    are then far away, and a row at the mean is an ordinary one. Where the cosine of the features themselves is
-    meant, pass ``embed=sklearn.preprocessing.Normalizer()``.
+    Raw features cannot serve as embeddings: their cosine depends on the origin and on every unit, it ignores the
+    length of a row, and a row of zeros has no cosine. So the default standardises each feature. Mean and deviation come
+    from the reference rows, so that calibration and gate rows are treated like new ones. It then appends the square
+    root of the number of features, which is the length of a typical row. So outlying rows are far away even if they
+    lie in the direction of the data, and a row at the mean is ordinary. To use the cosine of the features
+    themselves, pass ``embed=sklearn.preprocessing.Normalizer()``.
 
     Examples
     --------
@@ -133,17 +133,17 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         Parameters
         ----------
         X : array_like of shape (n, d)
-            Finite numbers, or whatever `embed` and the estimator understand if `embed` is given.
+            Finite numbers, or anything that `embed` and the estimator accept if `embed` is given.
         y : array_like of shape (n,)
             Labels, at least two different ones.
         groups : array_like of shape (n,), optional
-            Patient, lesion, ...: rows that belong together. No group is in two parts.
+            Patient, lesion, ...: rows that belong together. No group is split between parts.
         """
         model = self._unfitted_calcode()
         self._check_parameters()
         rows, y = self._checked_training(X, y)
         self.classes_, codes = self._label_space(y)
-        # The core checks its settings too, but only after the estimator has been trained.
+        # `Calcode.fit` checks its settings too, but only after the estimator has been trained.
         model.checked(_names(self.classes_))
         self.roles_ = self._split(np.array(_names(self.classes_))[codes], groups)
         self.estimator_ = clone(self.estimator)
@@ -181,7 +181,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         return self
 
     def _unfitted_calcode(self) -> Calcode:
-        """A copy of the settings, without the diagnostics that say nothing here."""
+        """A copy of the settings, without the diagnostics that are constant here."""
         if self.calcode is None:
             model = Calcode()
         elif isinstance(self.calcode, Calcode):
@@ -220,7 +220,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
             raise SettingsError(f"embed: {self.embed!r} is neither callable nor a transformer")
 
     def _checked_training(self, X: Any, y: Any) -> tuple[Any, AnyArray]:
-        """Rows that can be indexed and their labels, checked as scikit-learn does."""
+        """Rows that can be indexed, and their labels, checked as scikit-learn does."""
         if self.embed is None:
             array, labels = validate_data(self, X, y)
             rows = _with_column_names(X, array)
@@ -233,7 +233,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         return rows, labels
 
     def _label_space(self, y: AnyArray) -> tuple[AnyArray, IntArray]:
-        """The classes and the index of every label among them."""
+        """The classes, and the class index of every label."""
         found, codes = np.unique(y, return_inverse=True)
         if not self._is_frozen():
             if len(found) < 2:
@@ -257,7 +257,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         shares = np.asarray(self.sizes, dtype=np.float64) / math.fsum(self.sizes)
         if self._is_frozen():
             return split_roles(labels, groups, sizes=shares.tolist(), random_state=int(seed))
-        # The fifth part, a test role elsewhere, is kept apart from the four roles just as training rows must be.
+        # The training rows take the place of the test role, which is kept disjoint from the four roles.
         sizes = [*(shares * (1.0 - self.train_size)).tolist(), float(self.train_size)]
         roles = split_roles(labels, groups, sizes=sizes, random_state=int(seed))
         return np.where(roles == "test", _TRAIN, roles)
@@ -272,10 +272,10 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         return self._probabilities(self._checked_rows(X))
 
     def predict(self, X: Any) -> AnyArray:
-        """The most probable label of every row, shape (n,), as the estimator alone would give it.
+        """The most probable label of every row, shape (n,), as from the estimator alone.
 
-        This ignores deferral and the sets: a row that `decide` defers gets a label here like any other. So do
-        `score` and every scorer built on `predict`.
+        This ignores deferral and the sets: a row that `decide` defers gets a label here like any other. `score` and
+        every scorer based on `predict` ignore them too.
         """
         probabilities = self.predict_proba(X)
         labels: AnyArray = self.classes_[probabilities.argmax(axis=1)]
@@ -288,7 +288,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
     def decide(self, X: Any) -> Decisions:
         """Action, reason and set for every row.
 
-        Class indices in the result are positions in `classes_`. Rows that were passed to `fit` tell nothing about
+        Class indices in the result are positions in `classes_`. Rows that were passed to `fit` say nothing about
         coverage.
         """
         rows = self._checked_rows(X)
@@ -313,7 +313,7 @@ class CalcodeClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # 
         """Embeddings, and log-probabilities as the logits of a single prompt."""
         embed = self.embed_.transform if hasattr(self.embed_, "transform") else self.embed_
         clipped = np.clip(self._probabilities(rows), _SMALLEST_PROBABILITY, None)
-        # Single precision leaves sums that are not quite 1, which an audit would read as differences between rows.
+        # Sums in single precision are not exactly 1, which an audit would treat as differences between rows.
         logits = np.log(clipped / clipped.sum(axis=1, keepdims=True))
         return Evidence(
             embeddings=np.asarray(embed(rows)),
@@ -329,20 +329,20 @@ def _names(classes: AnyArray) -> tuple[str, ...]:
 
 
 def _with_column_names(X: Any, array: AnyArray) -> Any:
-    """The table itself where there is one, for an estimator that looks at column names."""
+    """The table itself if X is one, for an estimator that uses column names."""
     return X if hasattr(X, "columns") else array
 
 
 def feature_embedding() -> Any:
-    """An unfitted transformer: features standardised, then `with_constant`."""
+    """An unfitted transformer: standardise the features, then `with_constant`."""
     pipeline = make_pipeline(StandardScaler(), FunctionTransformer(with_constant))
     return pipeline.set_output(transform="default")
 
 
 def with_constant(features: AnyArray) -> FloatArray:
-    """Unit rows of standardised features and a constant as long as a typical row.
+    """Unit rows of standardised features and a constant that is the length of a typical row.
 
-    No row has length zero then, and rows of one direction that differ in length differ still.
+    No row then has length zero, and rows of one direction but different lengths stay different.
 
     Parameters
     ----------

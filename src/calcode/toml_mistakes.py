@@ -1,4 +1,4 @@
-"""What is wrong with a file of settings, in sentences that name the key and the nearest one that exists."""
+"""Sentences about mistakes in a settings file, with the key and the nearest valid one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """What is wrong with a name, and the nearest one that exists.
+    """A sentence about an unknown name, with the nearest known one.
 
     Examples
     --------
@@ -24,18 +24,18 @@ def unknown(what: str, name: str, known: Sequence[str]) -> str:
 
 
 def mistake(error: Mapping[str, Any], known_keys: Callable[[Sequence[Any]], Sequence[str]], *, top: str) -> str:
-    """One finding of pydantic as a sentence.
+    """One validation error of pydantic as a sentence.
 
     Parameters
     ----------
     error : mapping
-        As `ValidationError.errors` gives it.
+        From `ValidationError.errors`.
     known_keys : callable
-        The keys of the table at a place of the file.
+        Returns the keys of the table at a place in the file.
     top : str
-        What the file itself is called.
+        How to call the file itself.
     """
-    # The union of a path and a table of paths shows up in the place; it is no key.
+    # Pydantic adds the union of a path and a table of paths to the location; it is not a key.
     loc = [part for part in error["loc"] if part != "str" and "[" not in str(part)]
     where = re.sub(r"\.\[", "[", ".".join(f"[{part}]" if isinstance(part, int) else str(part) for part in loc))
     if error["type"] == "missing":
@@ -49,17 +49,17 @@ def mistake(error: Mapping[str, Any], known_keys: Callable[[Sequence[Any]], Sequ
 
 
 def keys_at(kind: Any, loc: Sequence[Any]) -> list[str]:
-    """Keys of the table at a place below a model, or below a type that holds one."""
+    """Keys of the table at a location below a model, or below a type that contains one."""
     fields = _table(kind).model_fields
     for part in loc:
-        # Neither a place in a list nor the kind of a table that may be of several is a key.
+        # Parts that are not keys, such as a list index or the kind of a table, are skipped.
         if part in fields:
             fields = _table(fields[part].annotation).model_fields
     return list(fields)
 
 
 def _table(kind: Any) -> type[BaseModel]:
-    """The model in a type such as `tuple[Model, ...] | None`."""
+    """The model inside a type such as `tuple[Model, ...] | None`."""
     while not (isinstance(kind, type) and issubclass(kind, BaseModel)):
         kind = next(entry for entry in get_args(kind) if entry is not type(None))
     return kind

@@ -1,4 +1,4 @@
-"""Frozen image-text models: from photographs and prompts to unit embeddings."""
+"""Frozen image-text models: unit embeddings of photographs and prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every frozen image-text model here can do, whichever library runs it."""
+"""The common interface of all frozen image-text models, whichever library runs them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from calcode.errors import BackboneError
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneCard:
-    """What is known about a frozen model; what decides its embeddings is in `identity`.
+    """Facts about a frozen model; `identity` combines those that determine its embeddings.
 
     Attributes
     ----------
     model : str
-        Name on the hub, or name of the folder or file.
+        Name on the hub, or of the folder or file.
     revision : str
         Commit on the hub, or SHA-256 of the weights on disk.
     family : str
-        Which file of this package runs it.
+        The file of this package that runs it.
     dimension : int
         Length d of an embedding.
     preprocessing : Preprocessing
     temperature : float or None
         1 / exp(logit scale): logit = cosine / temperature (Eq. 4). None for an image tower without text.
     logit_bias : float or None
-        SigLIP's bias. The same for every class, it leaves the softmax as it is; recorded, not used.
+        SigLIP's bias. It is the same for every class, so it does not change the softmax; recorded, not used.
     """
 
     model: str
@@ -49,30 +49,30 @@ class BackboneCard:
 
     @property
     def identity(self) -> str:
-        """One line that differs wherever embeddings would; goes into feature files and models."""
+        """One line that differs whenever embeddings would; stored in feature files and models."""
         return f"{self.model} @ {self.revision[:12]}; {self.preprocessing}"
 
 
 class PendingRows(Protocol):
-    """Embeddings that a device may still be working on."""
+    """Embeddings that a device may still be computing."""
 
     def rows(self) -> NDArray[np.float32]:
-        """Wait for them; unit rows of shape (n, d)."""
+        """Wait for the embeddings and return them; unit rows of shape (n, d)."""
 
 
 class Backbone(Protocol):
-    """A frozen model in evaluation mode; the same pixels give the same embedding."""
+    """A frozen model in evaluation mode; equal pixels give equal embeddings."""
 
     @property
     def card(self) -> BackboneCard:
-        """What is known about the model."""
+        """Facts about the model."""
 
     @property
     def batch_size(self) -> int:
-        """Images at a time that suit the device."""
+        """Batch size that suits the device."""
 
     def submit(self, pixels: NDArray[np.uint8]) -> PendingRows:
-        """Begin to embed a batch of `card.preprocessing`'s bytes, (n, height, width, 3), which it may not keep."""
+        """Begin to embed a batch of `card.preprocessing`'s bytes, (n, height, width, 3); do not keep the array."""
 
     def encode_text(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit text embeddings of shape (m, d)."""
@@ -80,7 +80,7 @@ class Backbone(Protocol):
 
 @dataclass(frozen=True)
 class ReadyRows:
-    """Embeddings that are there already."""
+    """Embeddings that are already computed."""
 
     values: NDArray[np.float32]
 
@@ -96,7 +96,7 @@ def encode_images(backbone: Backbone, images: Sequence[NDArray[np.uint8]]) -> ND
     ----------
     backbone : Backbone
     images : sequence of uint8 arrays of shape (h, w, 3)
-        RGB, of any size each; or one array (n, h, w, 3).
+        RGB, each of any size; or one array (n, h, w, 3).
 
     Returns
     -------
@@ -108,7 +108,7 @@ def encode_images(backbone: Backbone, images: Sequence[NDArray[np.uint8]]) -> ND
 
 
 def unit_rows(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Rows divided by their length in float64; a row that has none stays NaN, for the caller to list.
+    """Rows divided by their length in float64; a row without length becomes NaN, for the caller to report.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def unit_rows(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def checked_pixels(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """The batch, or an error that says what the model wants."""
+    """Return the batch; raise an error that names what the model needs if it does not fit."""
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (*preprocessing.size, 3):
         height, width = preprocessing.size
         raise BackboneError(

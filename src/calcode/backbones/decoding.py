@@ -1,4 +1,4 @@
-"""Decode and preprocess images in worker processes, at most four batches before the model needs them."""
+"""Decode and preprocess images in worker processes, at most four batches ahead of the model."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from calcode.datasets.images import Unreadable, image_or_reason
 from calcode.datasets.workers import CRASHED, WorkerPool
 from calcode.errors import BackboneError
 
-#: Batches that exist at a time: one at the model, the others being filled or waiting for it.
+#: Number of batches in memory: one at the model, the others being filled or waiting.
 _SLOTS = 4
-#: Images per task at most: small enough to share the work evenly, large enough that asking costs little.
+#: Most images per task: small enough to share the work evenly, large enough to keep the overhead low.
 _TASK_IMAGES = 32
-#: A folder in memory where the system has one; containers often make it small.
+#: A folder in memory, if the system has one; in containers it is often small.
 _IN_MEMORY = "/dev/shm"
-#: Share of a folder's free space that is left alone.
+#: Share of a folder's free space that is not used.
 _SPARE = 0.1
-#: Where an image goes, batch and position in it, and its path.
+#: Destination of an image, as batch and position in it, and its path.
 _Place = tuple[int, int, str]
 
 
@@ -43,9 +43,9 @@ class DecodedBatch:
     rows : ndarray of int, shape (n,)
         Positions in the list of paths.
     pixels : ndarray of uint8, shape (n, height, width, 3)
-        Black where an image could not be read. Valid until the next batch is asked for.
+        Black for an image that could not be read. Valid until the next batch is requested.
     unreadable : dict of int to str
-        Position within the batch to what is wrong with the image.
+        For each position within the batch, what is wrong with the image.
     """
 
     rows: IntArray
@@ -56,20 +56,20 @@ class DecodedBatch:
 class Decoder:
     """Worker processes that turn files into batches; a context manager.
 
-    Workers write the bytes into a file in memory that this process maps too: nothing is copied between processes.
+    Workers write the bytes into a file in memory that this process maps too, so nothing is copied between processes.
 
     Parameters
     ----------
     paths : sequence of str
     preprocessing : Preprocessing
     batch_size : int
-        Images per batch; the last may hold fewer.
+        Images per batch; the last batch may have fewer.
     workers : int
-        Processes; 0 decodes in this one.
+        Number of processes; 0 decodes in this process.
 
     Notes
     -----
-    Memory: four batches of bytes, beyond what a worker needs for the image it is at.
+    Memory: four batches of bytes, plus what each worker needs for its current image.
     """
 
     def __init__(self, paths: Sequence[str], *, preprocessing: Preprocessing, batch_size: int, workers: int) -> None:
@@ -82,7 +82,7 @@ class Decoder:
 
     def __enter__(self) -> Self:
         shape = (_SLOTS, self._batch_size, *self._preprocessing.size, 3)
-        # A file of `size` bytes, in memory if there is room, else among the temporary files.
+        # A file of `size` bytes, in memory if there is space, else in the temporary folder.
         size = int(np.prod(shape))
         for folder in (_IN_MEMORY, tempfile.gettempdir()):
             if os.path.isdir(folder) and shutil.disk_usage(folder).free * (1 - _SPARE) > size:
@@ -94,7 +94,7 @@ class Decoder:
             )
         handle, name = tempfile.mkstemp(prefix="calcode-", suffix=".pixels", dir=folder)
         try:
-            # Claimed now: a page that finds no room later would end the process instead of raising an error.
+            # Allocated now: a page without space later would end the process instead of raising an error.
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(handle, 0, size)
             else:
@@ -118,7 +118,7 @@ class Decoder:
         )
         self._pool.__enter__()
         if not self._workers and os.name == "posix":
-            # Nobody else opens the file: a process that is killed must not leave it behind.
+            # No other process opens the file, so unlink it now: a killed process must not leave it behind.
             self.shared_file.unlink()
         return self
 
@@ -127,14 +127,14 @@ class Decoder:
         _remove_shared_file(self.shared_file)
 
     def batches(self, rows: IntArray) -> Iterator[DecodedBatch]:
-        """The images at these positions, in this order."""
+        """Yield the images at these positions, in this order."""
         planned = deque(rows[start : start + self._batch_size] for start in range(0, len(rows), self._batch_size))
         free = deque(range(_SLOTS))
         waiting: deque[tuple[int, IntArray, list[tuple[Sequence[_Place], Future[list[str | None]]]]]] = deque()
         while planned or waiting:
             while planned and free:
                 slot, batch = free.popleft(), planned.popleft()
-                # Every worker has a part in the batch, none has too many.
+                # Split so that every worker gets part of the batch, and no task is too large.
                 size = max(1, min(_TASK_IMAGES, -(-len(batch) // max(self._workers, 1))))
                 places = [(slot, position, self._paths[row]) for position, row in enumerate(batch)]
                 tasks = [self._pool.submit(places[start : start + size]) for start in range(0, len(places), size)]
@@ -150,7 +150,7 @@ class Decoder:
         return CRASHED
 
 
-#: By shared file: the pixels of all batches and how to fill them; in the main process and in its workers.
+#: By shared file: the pixels of all batches and how to preprocess; in the main process and in its workers.
 _shared: dict[Path, tuple[NDArray[np.uint8], Preprocessing]] = {}
 
 
@@ -159,13 +159,13 @@ def _map_shared_pixels(file: Path, shape: tuple[int, ...], preprocessing: Prepro
 
 
 def _remove_shared_file(file: Path, *_: object) -> None:
-    """Delete the file; whoever has mapped it keeps the memory until it lets go."""
+    """Delete the file; a process that has mapped it keeps the memory until it unmaps it."""
     file.unlink(missing_ok=True)
     _shared.pop(file, None)
 
 
 def _decode(file: Path, place: _Place) -> str | None:
-    """Decode an image into its place; what is wrong with it, or None."""
+    """Decode an image into its place; return what is wrong with it, or None."""
     slots, preprocessing = _shared[file]
     slot, position, path = place
     image = image_or_reason(path)
@@ -176,7 +176,7 @@ def _decode(file: Path, place: _Place) -> str | None:
         try:
             slots[slot, position] = preprocessing.pixels(image)
             return None
-        # A strip one pixel high becomes gigabytes when its short side is resized: one more image to skip.
+        # For example, a strip one pixel high becomes gigabytes when its short side is resized; the image is skipped.
         except Exception as error:
             reason = f"cannot be brought to the size of the model ({type(error).__name__})"
     slots[slot, position] = 0

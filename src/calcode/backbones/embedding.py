@@ -1,4 +1,4 @@
-"""Images and prompts through a frozen model: unit embeddings, as they come."""
+"""Run images and prompts through a frozen model and yield unit embeddings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from calcode.datasets import PromptTemplates
 from calcode.errors import BackboneError
 from calcode.kernels.threads import available_cores
 
-#: Batches handed to the model before the first of them is asked back.
+#: Number of batches given to the model before the first result is requested.
 _IN_FLIGHT = 2
 _NOT_FINITE = "the model gave NaN or a vector of length zero for it (at precision float32 it may not)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedBatch:
-    """Unit embeddings of some rows of the listing, and why others have none."""
+    """Unit embeddings of some rows of the listing, and why other rows have none."""
 
     rows: IntArray
     embeddings: NDArray[np.float32]
@@ -39,19 +39,19 @@ def embedded_batches(
     batch_size: int | None = None,
     workers: int | None = None,
 ) -> Iterator[EmbeddedBatch]:
-    """Embeddings as they come: workers decode the next batches while the model is at this one.
+    """Yield embeddings in batches; workers decode the next batches while the model computes this one.
 
     Parameters
     ----------
     paths : sequence of str
-        Image files; an empty one counts as missing.
+        Image files; an empty path counts as a missing file.
     backbone : Backbone
     rows : ndarray of int, optional
-        Positions in `paths` to embed, in this order; all of them if not given.
+        Positions in `paths` to embed, in this order; default: all.
     batch_size : int, optional
-        What suits the model's device if not given.
+        Default: a size that suits the model's device.
     workers : int, optional
-        Decoding processes; 0 decodes in this one; one per core, and no more than images, if not given.
+        Number of decoding processes; 0 decodes in this process; default: one per core, at most one per image.
     """
     wanted = np.arange(len(paths)) if rows is None else rows
     decoder = Decoder(
@@ -65,7 +65,7 @@ def embedded_batches(
 
 
 def embedded_from(decoder: Decoder, *, backbone: Backbone, rows: IntArray) -> Iterator[EmbeddedBatch]:
-    """Embeddings of some rows by a decoder that is open, and may serve for other rows afterwards.
+    """Yield embeddings of some rows from an open decoder, which can be used again for other rows.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def embedded_from(decoder: Decoder, *, backbone: Backbone, rows: IntArray) -> It
     """
     submitted: deque[tuple[DecodedBatch, PendingRows]] = deque()
     for batch in decoder.batches(rows):
-        # The bytes may be overwritten from here on; the model has taken what it needs.
+        # From here on the bytes may be overwritten; the model has copied what it needs.
         submitted.append((batch, backbone.submit(batch.pixels)))
         if len(submitted) >= _IN_FLIGHT:
             yield _finished(*submitted.popleft())
@@ -90,9 +90,9 @@ def embed_prompts(backbone: Backbone, templates: PromptTemplates) -> Prompts:
     Parameters
     ----------
     backbone : Backbone
-        With a text side; an ONNX image tower has none.
+        With a text side, which an ONNX image tower lacks.
     templates : PromptTemplates
-        `load_templates("dermatology")`, or a file of one's own.
+        From `load_templates("dermatology")`, or from your own file.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Any ONNX image tower, run by onnxruntime: no torch needed. Its prompts come from a prompt file."""
+"""Run any ONNX image tower by onnxruntime, without torch. Its prompts come from a prompt file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from calcode.kernels.threads import available_cores
 if TYPE_CHECKING:
     import onnxruntime
 
-#: Names under which exporters hide the projected embedding among other outputs, first found first.
+#: Names that exporters give to the projected embedding among other outputs; the first one found is used.
 _EMBEDDING_OUTPUTS = ("embedding", "image_embeds", "image_embedding", "image_features", "pooler_output")
 
 
@@ -30,12 +30,12 @@ class OnnxTower:
     Parameters
     ----------
     path : path-like
-        One input, NCHW float32 RGB; one embedding per image among the outputs.
+        One input, NCHW float32 RGB; one of the outputs is an embedding per image.
     preprocessing : Preprocessing, optional
-        Read from the `preprocessor_config.json` in the same folder if not given. Without one: shortest side and centre
+        Default: read from `preprocessor_config.json` in the same folder. Without that file: shortest side and centre
         crop to the size of the input, bicubic, values in [0, 1] (the graph normalises).
     threads : int, optional
-        Of the model; all cores if not given.
+        Threads of the model; default: all cores.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class OnnxTower:
             raise BackboneError(f"path: {file} does not exist; give the .onnx file of an image tower")
         self._file = file
         self._session = _session(file, threads=threads)
-        # Name of the image input, and its height and width if the graph fixes them.
+        # Name of the image input, and its height and width if they are fixed in the graph.
         inputs = [entry for entry in self._session.get_inputs() if len(entry.shape) == 4]
         if len(inputs) != 1 or inputs[0].type != "tensor(float)":
             found = [(entry.name, entry.type, entry.shape) for entry in self._session.get_inputs()]
@@ -80,15 +80,15 @@ class OnnxTower:
             preprocessing=steps,
         )
 
-    #: Larger batches are no faster on processor cores, and their activations leave the cache.
+    #: Larger batches are not faster on CPU cores, and their activations do not fit the cache.
     batch_size = 16
 
     def submit(self, pixels: NDArray[np.uint8]) -> ReadyRows:
-        """Unit embeddings of the bytes, computed before this returns."""
+        """Unit embeddings of the bytes, already computed on return."""
         return ReadyRows(unit_rows(self._features(checked_pixels(pixels, self._preprocessing))))
 
     def encode_text(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """An image tower cannot; the error says what to do."""
+        """Raise an error that says what to do: an image tower cannot encode text."""
         raise BackboneError(
             f"texts: {self.card.model} is an image tower without a text side; pass the prompt file made with the "
             "text side of the same model (prompts=..., on the command line --prompts)"
@@ -98,7 +98,7 @@ class OnnxTower:
         images = self._preprocessing.normalised(pixels)
         try:
             features = self._session.run([self._output], {self._input: images})[0]
-        except Exception as error:  # onnxruntime's errors have no common base but this one
+        except Exception as error:  # onnxruntime's errors have no other common base class
             raise BackboneError(f"{self._file}: the model cannot embed images ({first_line(error)})") from error
         if not isinstance(features, np.ndarray) or features.dtype.kind != "f" or features.ndim != 2:
             found = f"{getattr(features, 'dtype', type(features).__name__)} of shape {np.shape(features)}"
@@ -117,18 +117,18 @@ def _session(file: Path, *, threads: int | None) -> onnxruntime.InferenceSession
         raise_missing("onnx", name=str(file), error=error)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
-    # A model thread that waits in a loop takes the core from a worker that could decode meanwhile.
+    # A model thread that spins while waiting would take the core from a decoding worker.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     available = ort.get_available_providers()
     wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
     try:
         return ort.InferenceSession(str(file), sess_options=options, providers=wanted)
-    except Exception as error:  # onnxruntime's errors have no common base but this one
+    except Exception as error:  # onnxruntime's errors have no other common base class
         raise BackboneError(f"path: {file} cannot be loaded as an ONNX model ({first_line(error)})") from error
 
 
 def _preprocessing_for(file: Path, *, size: tuple[int, int] | None) -> Preprocessing:
-    """The steps of the file in the same folder, or those that bring an image to the size of the input."""
+    """The steps from the file in the same folder, or default steps for the input size."""
     config = file.with_name("preprocessor_config.json")
     if config.is_file():
         return preprocessing_from(parsed_json(config.read_bytes(), source=config), source=str(config))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 HUB_PREFIX = "hf-hub:"
-#: What is fetched from the hub: nothing that could run code.
+#: Files that are downloaded from the hub: none of them can run code.
 _FETCHED = ("*.safetensors", "*.json", "*.txt")
 
 
@@ -61,20 +61,20 @@ def load_open_clip(
         if on_hub:
             from huggingface_hub import snapshot_download
 
-            # The snapshot in the local cache, fetched if it is not there; its name is the commit.
+            # The snapshot in the local cache, downloaded if missing; its name is the commit.
             repository = name.removeprefix(HUB_PREFIX)
             folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(_FETCHED)))
         torch_backbone.require_safetensors(folder, name=name)
-        # That of open_clip if there are several.
+        # Prefer open_clip's file if there are several.
         weights = min(folder.glob("*.safetensors"), key=lambda file: (not file.name.startswith("open_clip"), file.name))
-        # The weights that open_clip would look for itself may be pickles.
+        # The weights that open_clip would find itself may be pickles.
         options = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
         model = open_clip.create_model(f"local-dir:{folder}", precision="fp32", device="cpu", **options)
         open_clip.load_checkpoint(model, str(weights))
         tokenizer = open_clip.get_tokenizer(f"local-dir:{folder}")
     except BackboneError:
         raise
-    # A damaged configuration raises whatever its reader stumbles over.
+    # A damaged configuration can raise any exception.
     except Exception as error:
         raise BackboneError(f"name: open_clip cannot load {name!r} ({torch_backbone.first_line(error)})") from error
     model_name = name.removeprefix(HUB_PREFIX) if on_hub else folder.name
@@ -90,7 +90,7 @@ def load_open_clip(
 
 
 def preprocessing_of(config: Mapping[str, Any], *, source: str) -> Preprocessing:
-    """Open_clip's preprocessing for evaluation, as its `image_transform` builds it.
+    """Open_clip's preprocessing for evaluation, equal to its `image_transform`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Evidence of one photograph: what a decision on a single image starts from (METHOD.md 1)."""
+"""Evidence of one photograph, the input of a decision on a single image (METHOD.md 1)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def photograph_evidence(
     ----------
     path : path-like
     backbone : Backbone
-        Embeds it.
+        The model that embeds it.
     prompts : Prompts
-        Of the same image-text model.
+        Prompts of the same image-text model.
     name : str, optional
-        The backbone as a model knows it; its own identity if not given.
+        Name of the backbone in the fitted model; default: the backbone's own identity.
     """
-    # In a process of its own: a photograph that takes all memory must not end this process.
+    # Decoded in its own process: a photograph that takes all memory must not end this one.
     unreadable = Unreadable(path=Path(path), reason=CRASHED)
     with WorkerPool(image_or_reason, workers=1, crashed=lambda file: unreadable) as pool:
         (image,) = pool.results(pool.submit([os.fspath(path)]))

@@ -1,4 +1,4 @@
-"""What a frozen model wants done to a photograph before it sees it, as data that workers can carry out."""
+"""Preprocessing of photographs for a frozen model, as data that workers can apply."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from calcode.errors import BackboneError
 
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
-#: Pillow's numbers for its filters, which preprocessor files use.
+#: Pillow's filters by their numbers, which preprocessor files use.
 _FILTERS: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _BYTE = 1 / 255
-#: Pixels that a model's input may have on a side.
+#: Most pixels of one side of a model's input.
 _LONGEST_SIDE = 8192
-#: Steps of a preprocessor file that change nothing when they are off or absent.
+#: Steps of a preprocessor file that are not supported; they have no effect if they are off or absent.
 _STEPS_UNKNOWN_HERE = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_reduce_labels", "do_flip_channel_order")
 
 
@@ -25,21 +25,21 @@ _STEPS_UNKNOWN_HERE = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_reduc
 class Preprocessing:
     """Resize, crop and normalise, in the order of the model's own file.
 
-    Workers carry out the part on bytes (`pixels`), the model's device the arithmetic (`normalised`): a batch of
-    bytes is a quarter of the batch of floats, and that is what travels between processes.
+    Workers apply the part on bytes (`pixels`), the model's device the arithmetic (`normalised`): a batch of bytes is a
+    quarter of the size of the batch of floats, and only bytes are passed between processes.
 
     Parameters
     ----------
     resize : int or (int, int)
-        Length of the shortest side after resizing, or height and width, whatever the proportions were.
+        Length of the shortest side after resizing, or height and width regardless of the original proportions.
     crop : (int, int) or None
-        Height and width cut from the centre; beyond the edge there is black.
+        Height and width cut from the centre; the area beyond the edge is black.
     interpolation : str
         Name of a Pillow filter.
     mean, std : tuple of three floats
-        Of the channels, for values in [0, 1].
+        Mean and standard deviation of the channels, for values in [0, 1].
     centre : {"floor", "nearest"}
-        Where the crop begins when the margin is odd: transformers rounds down, torchvision to the nearest even.
+        Start of the crop if the margin is odd: transformers rounds down, torchvision to the nearest even number.
 
     Examples
     --------
@@ -88,14 +88,14 @@ class Preprocessing:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of what the model sees."""
+        """Height and width of the model's input."""
         if self.crop is not None:
             return self.crop
         assert isinstance(self.resize, tuple)
         return self.resize
 
     def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """One RGB photograph, (h, w, 3), as the bytes that the model sees, (height, width, 3)."""
+        """One RGB photograph, (h, w, 3), as the bytes of the model's input, (height, width, 3)."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
             raise BackboneError(f"image: {image.dtype} of shape {image.shape} is not uint8 of (h, w, 3)")
         height, width = image.shape[:2]
@@ -114,7 +114,7 @@ class Preprocessing:
         return resized if self.crop is None else _centre_crop(resized, self.crop, centre=self.centre)
 
     def normalised(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Bytes (n, height, width, 3) as the numbers that enter the model, (n, 3, height, width)."""
+        """Bytes (n, height, width, 3) as the numbers of the model's input, (n, 3, height, width)."""
         scale = np.asarray(_BYTE, dtype=np.float32)
         values = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
         values *= scale
@@ -126,12 +126,12 @@ class Preprocessing:
 
 
 def preprocessing_from(config: Mapping[str, Any], *, source: str) -> Preprocessing:
-    """The steps of a `preprocessor_config.json`, in its present or older spelling.
+    """Read the steps of a `preprocessor_config.json`, in its present or older spelling.
 
     Parameters
     ----------
     config : mapping
-        The file's content; every step must be spelled out, as transformers' own processors do.
+        The file's content; every step must be given explicitly, as transformers' own processors do.
     source : str
         Named in errors.
 
@@ -172,7 +172,7 @@ def preprocessing_from(config: Mapping[str, Any], *, source: str) -> Preprocessi
 
 
 def triple(values: object, *, source: str) -> tuple[float, float, float]:
-    """One number per channel, or an error that names the source."""
+    """Return one number per channel; raise an error that names the source if it is something else."""
     match values:
         case [int() | float() as red, int() | float() as green, int() | float() as blue] if all(
             abs(value) < 1e300 for value in values

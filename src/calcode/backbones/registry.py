@@ -1,4 +1,4 @@
-"""Names of frozen models and which file of this package runs them."""
+"""Names of frozen models, and the file of this package that runs each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calcode.errors import BackboneError
 Family = Literal["transformers", "open_clip", "onnx"]
 
 
-#: Short names of models on the hub; the terms of the last must be accepted there first.
+#: Short names of models on the hub; the terms of the last one must be accepted there first.
 KNOWN = {
     "clip-vit-b32": "openai/clip-vit-base-patch32",
     "pubmedclip-vit-b32": "flaviagiammarino/pubmed-clip-vit-base-patch32",
@@ -23,7 +23,7 @@ KNOWN = {
 
 
 def family_of(name: str) -> Family:
-    """Which library runs a model, by its name or by what lies in its folder.
+    """The library that runs a model, by its name or by the content of its folder.
 
     Examples
     --------
@@ -51,9 +51,9 @@ def load_backbone(
     revision : str, optional
         Branch, tag or commit on the hub; a commit pins the model.
     device : str
-        "auto", "cpu", "cuda", "cuda:1"; onnxruntime chooses for itself.
+        "auto", "cpu", "cuda", "cuda:1"; onnxruntime chooses its device itself.
     precision : {"auto", "float32", "bfloat16", "float16"}
-        Of the products on the device (`TorchBackbone`); an ONNX file has its own.
+        Precision of the products on the device (`TorchBackbone`); an ONNX file has its own.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Image-text models run by torch: batches on the processor at once, on a GPU overlapped with the next one's arrival."""
+"""Image-text models run by torch: on a CPU batches run at once, on a GPU they overlap with the next copy."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     import torch
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
-#: Host buffers that batches pass through on their way to a GPU; one is filled while another is copied.
+#: Number of host buffers for copying batches to a GPU; one is filled while another is copied.
 _STAGES = 2
-#: Files of a model's folder that decide its embeddings.
+#: Files of a model's folder that determine its embeddings.
 _MODEL_FILES = (".safetensors", ".bin", ".pt", ".json")
 
 
 class TorchBackbone:
-    """A frozen model in evaluation mode; what runs its two sides comes from the library that it is of.
+    """A frozen model in evaluation mode; subclasses for each library run its two sides.
 
     Parameters
     ----------
     model : torch.nn.Module
-        With a `logit_scale`. Put into evaluation mode, on `device`.
+        Has a `logit_scale`. It is put into evaluation mode on `device`.
     tokenizer : callable or None
-        Without one, texts cannot be encoded.
+        Without a tokenizer, texts cannot be encoded.
     preprocessing : Preprocessing
     name, revision : str
         For the card.
     device : str
-        "auto" takes a GPU where there is one.
+        "auto" takes a GPU if there is one.
     precision : {"auto", "float32", "bfloat16", "float16"}
-        Of the products on the device; weights and the final normalisation stay float32. "auto": bfloat16 (float16 on
-        older cards) on a GPU, float32 elsewhere.
+        Precision of the products on the device; weights and the final normalisation stay float32. "auto": bfloat16
+        (float16 on older cards) on a GPU, float32 elsewhere.
     """
 
-    #: Which file of this package runs the model.
+    #: The file of this package that runs the model.
     family: ClassVar[str]
 
     def __init__(
@@ -113,11 +113,11 @@ class TorchBackbone:
 
     @property
     def batch_size(self) -> int:
-        """Images at a time that suit the device."""
+        """Batch size that suits the device."""
         return 512 if self._device.type == "cuda" else 16
 
     def submit(self, pixels: NDArray[np.uint8]) -> PendingRows:
-        """Embeddings of the bytes: there already on the processor, on their way on a GPU."""
+        """Embeddings of the bytes: computed at once on a CPU, asynchronously on a GPU."""
         batch = checked_pixels(pixels, self._preprocessing)
         if self._device.type != "cuda":
             import torch
@@ -136,7 +136,7 @@ class TorchBackbone:
     def _submit_to_gpu(self, batch: NDArray[np.uint8]) -> PendingRows:
         import torch
 
-        # A host buffer whose last copy has ended, or a new one.
+        # A host buffer whose last copy is finished, or a new one.
         stage = None
         if len(self._stages) >= _STAGES:
             stage = self._stages.popleft()
@@ -144,7 +144,7 @@ class TorchBackbone:
         if stage is None or len(stage.host) < len(batch):
             host = torch.empty(batch.shape, dtype=torch.uint8, pin_memory=True)
             stage = _Stage(host=host, copied=torch.cuda.Event())
-        # Into pinned memory first: a copy from there does not wait for the batches that are still being computed.
+        # Copy to pinned memory first: a copy from there does not wait for batches that are still being computed.
         np.copyto(stage.host.numpy()[: len(batch)], batch)
         with torch.cuda.device(self._device):
             on_device = stage.host[: len(batch)].to(self._device, non_blocking=True)
@@ -173,7 +173,7 @@ class _RowsOnTheWay:
 
 
 def _chosen_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the first GPU, or the processor where there is none."""
+    """The device of that name; "auto" means the first GPU, or the CPU if there is none."""
     import torch
 
     if name == "auto":
@@ -196,7 +196,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def require_safetensors(folder: Path, *, name: str) -> None:
-    """Raise unless a local folder has weights that can be read without running what is in them."""
+    """Raise unless a local folder has weights that can be read without running code."""
     if not any(folder.glob("*.safetensors")):
         raise BackboneError(
             f"name: {name!r} cannot be loaded: no .safetensors file in it. Weights in other formats (.bin, .pt) can "
@@ -205,14 +205,14 @@ def require_safetensors(folder: Path, *, name: str) -> None:
 
 
 def raise_missing(extra: str, *, name: str, error: ImportError) -> NoReturn:
-    """Say which extra brings the library that is not there."""
+    """Raise an error that names the extra with the missing library."""
     raise BackboneError(
         f"{name}: needs {error.name or error}, which is not installed; pip install 'calcode[{extra}]'"
     ) from error
 
 
 def torchvision_hint(error: BaseException) -> str:
-    """What to do where torchvision was built for another torch, which breaks transformers and open_clip alike."""
+    """Advice if torchvision was built for another version of torch, which breaks transformers and open_clip alike."""
     cause: BaseException | None = error
     while cause is not None:
         if "torchvision" in str(cause):
@@ -225,5 +225,5 @@ def torchvision_hint(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its class where it has none."""
+    """The first line of an error's message, or its class name if it has none."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

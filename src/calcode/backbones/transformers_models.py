@@ -26,11 +26,11 @@ class TransformersBackbone(torch_backbone.TorchBackbone):
         return _tensor(self._model.get_image_features(pixel_values=images))
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """The projected features of the text side; a prompt too long for the model is an error."""
+        """The projected features of the text side; raise an error if a prompt is too long for the model."""
         if self._tokenizer is None:
             raise BackboneError(f"texts: {self.card.model} was loaded without a tokenizer")
         limit = int(self._model.config.text_config.max_position_embeddings)
-        # SigLIP was trained on texts filled up to the full length, CLIP on texts as long as they are.
+        # SigLIP was trained on texts padded to the full length, CLIP on unpadded texts.
         is_siglip = "siglip" in str(self._model.config.model_type)
         lengths = [len(self._tokenizer(text)["input_ids"]) for text in texts]
         if max(lengths, default=0) > limit:
@@ -50,13 +50,13 @@ def load_transformers(
 ) -> TransformersBackbone:
     """Load a model with its own preprocessing and tokenizer; weights are float32.
 
-    Nothing of the model is run as code: weights are safetensors, and a model that needs Python files of its own is
+    Nothing of the model is run as code: weights are safetensors, and a model that needs its own Python files is
     refused.
 
     Parameters
     ----------
     name : str
-        Name on the hub, or a local folder. `HF_HUB_OFFLINE=1` keeps to what is already on this machine.
+        Name on the hub, or a local folder. With `HF_HUB_OFFLINE=1` only models already on this machine are used.
     revision : str, optional
         Branch, tag or commit on the hub.
     device, precision
@@ -76,10 +76,10 @@ def load_transformers(
     try:
         model = AutoModel.from_pretrained(name, dtype=torch.float32, use_safetensors=True, **source)
         tokenizer = AutoTokenizer.from_pretrained(name, **source)
-        # The processor that works with Pillow: what the models were trained with, and torchvision need not be there.
+        # The processor based on Pillow, with which the models were trained; it does not need torchvision.
         processor = AutoImageProcessor.from_pretrained(name, backend="pil", **source)
         steps = processor.to_dict()
-    # A damaged configuration raises whatever its reader stumbles over.
+    # A damaged configuration can raise any exception.
     except Exception as error:
         raise BackboneError(
             f"name: {name!r} cannot be loaded ({torch_backbone.first_line(error)}); give a hub name that this machine "
@@ -105,6 +105,6 @@ def load_transformers(
 
 
 def _tensor(output: Any) -> torch.Tensor:
-    """The features themselves; newer versions of transformers wrap them."""
+    """The feature tensor; newer versions of transformers wrap it."""
     features: torch.Tensor = getattr(output, "pooler_output", output)
     return features

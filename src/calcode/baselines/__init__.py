@@ -1,4 +1,4 @@
-"""Every method CALCoDe is compared with: one file per method, one protocol, one registry."""
+"""All methods that CALCoDe is compared with: one file per method, one protocol, one registry."""
 
 from __future__ import annotations
 

@@ -34,14 +34,14 @@ RECORD = Record(
 def aps_prediction(
     calibration: FloatArray, labels: IntArray, probabilities: FloatArray, *, miscoverage: float
 ) -> Prediction:
-    """Split APS on given probabilities, for every method that ends in it.
+    """Split APS on given probabilities, for all methods that end with it.
 
     Parameters
     ----------
     calibration : ndarray of shape (n, K)
     labels : ndarray of shape (n,)
     probabilities : ndarray of shape (m, K)
-        Of the test images.
+        Probabilities of the test images.
     miscoverage : float
     """
     scores, own = aps_scores(calibration), aps_scores(probabilities)
@@ -54,7 +54,7 @@ class SplitAps:
     record = RECORD
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """Sets are prefixes of the ranking; the seed is not used."""
+        """Sets are prefixes of the ranking; the seed is unused."""
         return score_prediction(roles.calibration, test, aps_scores, miscoverage=miscoverage)
 
 
@@ -75,7 +75,7 @@ class RandomisedAps:
     record = RANDOMISED
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """Sets may be empty. Draws: first the calibration images, then the test images."""
+        """Sets may be empty. Random numbers are drawn for the calibration images first, then for the test images."""
         calibration = roles.calibration
         generator = np.random.default_rng(random_state)
         probabilities = robust(test)

@@ -1,4 +1,4 @@
-"""CALCoDe itself under the common protocol, and with one part taken out at a time, everything else unchanged."""
+"""CALCoDe under the common protocol, and ablations that each remove one part."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ RECORD = Record(
 
 
 class CalcodeMethod:
-    """The default `Calcode` with the guard at the same level as the sets.
+    """The default `Calcode`, with its guard at the level of the sets.
 
     Parameters
     ----------
     record : Record
     changes : mapping of str to object
-        Settings of `Calcode` that differ from the default, for ablations.
+        Settings of `Calcode` that differ from the defaults, for ablations.
     """
 
     def __init__(self, record: Record = RECORD, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -54,13 +54,13 @@ class CalcodeMethod:
 
 
 def model_prediction(model: Calcode, test: Evidence) -> Prediction:
-    """What a fitted model says about images, with what it chose."""
+    """Prediction of a fitted model for images, with the choices that the model made."""
     decisions = model.decide(test)
     return Prediction(
         sets=decisions.sets,
         top_label=decisions.top_label,
         top_probability=decisions.top_probability,
-        # By the audit alone: what an empty set means is for the one who counts (METHOD.md 9).
+        # Deferred by the audit alone; how an empty set counts is left to the evaluation (METHOD.md 9).
         deferred=~decisions.accepted,
         p_values=decisions.p_audit,
         details={
@@ -73,7 +73,7 @@ def model_prediction(model: Calcode, test: Evidence) -> Prediction:
 
 
 _UNGUARDED = "Promises nothing: no class is guarded, and the level rule is `loo` (METHOD.md 10)."
-#: Setting and value of every ablation, its name, its title and what it does, in table order.
+#: Setting and value of every ablation, with its name, title and effect, in table order.
 _CHANGES: tuple[tuple[str, Any, str, str, str], ...] = (
     (
         *("keep_top", False, "paper-sets", "the paper's sets"),

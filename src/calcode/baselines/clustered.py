@@ -1,4 +1,4 @@
-"""Clustered class-conditional conformal prediction: classes with alike scores share a threshold.
+"""Clustered class-conditional conformal prediction: classes with similar scores share a threshold.
 
 `class_embeddings` and `group`, with the class order, the ranks and the null cluster of
 `conventions.torchcp_current`, reproduce TorchCP 1.2.1 (``tests/data/torchcp``).
@@ -24,7 +24,7 @@ _SEED = 2023
 
 
 def number_of_clusters(counts: IntArray, *, miscoverage: float) -> int:
-    """The published heuristic: half of the images per class it would spend on clustering.
+    """The published heuristic: half of the images per class that it would spend on clustering.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def quantile_ranks(count: int) -> tuple[int, ...]:
     >>> quantile_ranks(10)
     (5, 6, 7, 8, 9)
     """
-    # The slack keeps a product that rounding has lifted above a whole number at that number.
+    # The slack corrects a product that rounding has lifted just above an integer.
     return tuple(math.ceil(count * level - 1e-9) for level in LEVELS)
 
 
@@ -77,12 +77,12 @@ def cluster_classes(
         True-label scores and labels of the clustering images.
     n_classes, n_clusters : int
     miscoverage : float
-        Classes with fewer images than a finite quantile needs are too rare to cluster.
+        Classes with fewer images than a finite quantile needs are too rare for clustering.
 
     Returns
     -------
     ndarray of shape (K,)
-        All -1 when fewer than two clusters are asked for or no more classes than clusters are left.
+        All -1 if fewer than two clusters are requested, or if there are not more classes than clusters.
     """
     common = common_classes(labels, n_classes=n_classes, miscoverage=miscoverage)
     clusters = np.full(n_classes, -1, dtype=np.int64)
@@ -93,13 +93,13 @@ def cluster_classes(
 
 
 def common_classes(labels: IntArray, *, n_classes: int, miscoverage: float) -> IntArray:
-    """Classes with as many images as a finite quantile needs, ascending."""
+    """Classes with enough images for a finite quantile, ascending."""
     counts = np.bincount(labels, minlength=n_classes)
     return np.flatnonzero(counts >= smallest_finite_count(miscoverage=miscoverage))
 
 
 def group(embeddings: FloatArray, counts: IntArray, *, n_clusters: int) -> IntArray:
-    """Cluster of each row by k-means with weights sqrt(count); equal rows that are few enough as they are."""
+    """Cluster of each row by k-means with weights sqrt(count); if few rows are distinct, equal rows form clusters."""
     # The published embeddings are float32.
     rows = embeddings.astype(np.float32)
     distinct, members = np.unique(rows, axis=0, return_inverse=True)
@@ -138,7 +138,7 @@ class Clustered:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """With few classes the heuristic may find no clusters: then it is split APS. The seed is not used."""
+        """With few classes the heuristic may find no clusters; then this is split APS. The seed is unused."""
         validation, calibration = roles.validation, roles.calibration
         labels = validation.require_labels()
         counts = np.bincount(labels, minlength=validation.n_classes)

@@ -22,14 +22,14 @@ def label_marginal(labels: IntArray, *, n_classes: int) -> FloatArray:
 
 
 def transported_probabilities(logits: FloatArray, marginal: FloatArray, *, rounds: int = 3) -> FloatArray:
-    """Sinkhorn rounds towards a class marginal and equal mass per image; the images' step comes last.
+    """Sinkhorn rounds towards a class marginal and equal mass per image; the step over images comes last.
 
     Parameters
     ----------
     logits : ndarray of shape (N, K)
-        Calibration and test pooled. Per-image constants matter: three rounds are not convergence.
+        Calibration and test pooled. Constants per image matter, because three rounds do not converge.
     marginal : ndarray of shape (K,)
-        Class marginal to impose; a class of zero mass leaves every image.
+        Class marginal to impose; a class of zero mass gets no mass in any image.
     rounds : int
 
     Returns
@@ -43,7 +43,7 @@ def transported_probabilities(logits: FloatArray, marginal: FloatArray, *, round
     array([[0.25, 0.75],
            [0.25, 0.75]])
     """
-    # One constant for all images: the ratios between images are part of the method.
+    # One constant for all images, because the ratios between images are part of the method.
     plan = np.exp(logits - logits.max())
     plan /= plan.sum()
     n_images = len(plan)
@@ -76,7 +76,7 @@ class ConfOt:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """The seed is not used."""
+        """Predict; the seed is unused."""
         calibration = roles.calibration
         labels = calibration.require_labels()
         pooled = np.concatenate([averaged_logits(calibration), averaged_logits(test)])

@@ -1,4 +1,4 @@
-"""CP_r-value: labels ranked among the calibration images by a vote of the prompts.
+"""CP_r-value: labels are ranked among the calibration images by a vote of the prompts.
 
 `greedy_steps` over the number of columns, in float32, reproduces golden ``cp_rvalue`` ``demo_k__rvalues`` and
 ``clip_kplus1__rvalues`` from ``prompt_probs_cal[i, :, y_cal[i]]`` and ``prompt_probs_test``; `r_value_sets` its
@@ -67,13 +67,13 @@ def greedy_steps(calibration: FloatArray, candidates: FloatArray, slots: IntArra
     candidates : ndarray of shape (m, M, K)
         Probabilities of the test images; compared in float32.
     slots : ndarray of shape (m, K), optional
-        How many calibration columns precede each label in the column order; all of them by default,
+        How many calibration columns precede each label in the column order; default: all of them,
         as published.
 
     Returns
     -------
     ndarray of shape (m, K)
-        From 1 to n + K; over n + K they are the r-values.
+        From 1 to n + K; divided by n + K they are the r-values.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def greedy_steps(calibration: FloatArray, candidates: FloatArray, slots: IntArra
 
 
 def random_slots(n_images: int, n_labels: int, *, n_calibration: int, random_state: int) -> IntArray:
-    """A random place among the calibration columns for every label of every test image; shape (m, K)."""
+    """A random position among the calibration columns for every label of every test image; shape (m, K)."""
     generator = np.random.default_rng(random_state)
     return generator.integers(0, n_calibration + 1, size=(n_images, n_labels))
 
@@ -107,7 +107,7 @@ def r_value_sets(steps: IntArray, *, n_calibration: int, boundary_rank: int) -> 
         From `greedy_steps`.
     n_calibration : int
     boundary_rank : int
-        1-based; above `n_calibration` every label is in.
+        1-based; if it exceeds `n_calibration`, every label is in the set.
 
     Returns
     -------
@@ -128,15 +128,15 @@ def r_value_sets(steps: IntArray, *, n_calibration: int, boundary_rank: int) -> 
 
 
 class RValue:
-    """The majority ordering with a boundary among the calibration columns.
+    """The majority ordering, with a boundary among the calibration columns.
 
     Parameters
     ----------
     record : Record
     later : int
-        Added to k = ceil((n + 1)(1 - miscoverage)): 0 in the demo notebook, 1 behind the paper's tables.
+        Added to k = ceil((n + 1)(1 - miscoverage)): 0 in the demo notebook, 1 for the paper's tables.
     slots : callable or None
-        Places of the labels among the calibration columns (`random_slots`); behind all of them, as published, if None.
+        Positions of the labels among the calibration columns (`random_slots`); None puts them last, as published.
     """
 
     def __init__(self, record: Record, *, later: int = 0, slots: Callable[..., IntArray] | None = None) -> None:
@@ -145,7 +145,7 @@ class RValue:
         self._slots = slots
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """Sets may be empty; the seed draws the places, where there are any to draw."""
+        """Sets may be empty; the seed draws the positions, if they are random."""
         labels = roles.calibration.require_labels()
         n = len(labels)
         slots = None

@@ -4,11 +4,11 @@ The columns are the n calibration images and the K labels of one test image. Eve
 decreasing probability; at step t every prompt votes for its t-th column, and the open column with the most
 votes is chosen, ties by the column order. The published loop looks at all n + K columns at every step.
 
-Here a block of test images shares the work. The calibration images keep their order in every prompt's
-ranking, and the labels of one image delay a vote by at most K steps. So votes without any label bound the
-votes in every image from both sides: where they leave at least t calibration images with c votes at step
-t - K, of which at most t - 1 can be chosen, the column chosen at step t has c votes or more. Only calibration
-images that can have that many votes are looked at; which ones these are is settled once per segment of steps.
+Here a block of test images shares the work. The calibration images keep their order in every prompt's ranking, and
+the labels of one image delay a vote by at most K steps. So votes without labels bound the votes in every image from
+both sides: if they leave at least t calibration images with c votes at step t - K, of which at most t - 1 can be
+chosen, the column chosen at step t has at least c votes. Only calibration images that can have that many votes are
+considered; they are determined once per segment of steps.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from numpy.typing import NDArray
 
 from calcode.arrays import FloatArray, IntArray
 
-#: Test images handled together: enough to amortise a call, few enough for their counts to stay in the cache.
+#: Test images processed together: enough to amortise a call, few enough for their counts to stay in the cache.
 BLOCK = 1024
-#: Steps between two selections of the columns in play.
+#: Steps after which the columns in play are selected again.
 _SEGMENT = 64
-#: Key of a chosen column: no later vote lifts it above an open one.
+#: Key of a chosen column: later votes cannot lift it above an open column.
 _CHOSEN = -(1 << 30)
 
 
 @dataclass(frozen=True, eq=False)
 class Rankings:
-    """The calibration images as every prompt ranks them, without any label.
+    """The calibration images in every prompt's ranking, without labels.
 
     Attributes
     ----------
     orders : ndarray of shape (M, n)
-        Calibration images by decreasing probability, equal ones by index.
+        Calibration images by decreasing probability, ties by index.
     negative : ndarray of shape (M, n)
         Their probabilities in that order, times -1.
     keys : ndarray of shape (M, n)
-        Number of the group of equal probabilities times (n + 1), plus the image: ascending.
+        Number of the group of equal probabilities times (n + 1), plus the image index: ascending.
     vote_steps : ndarray of shape (M, n)
-        Row c holds the step at which each image has c + 1 votes.
+        Row c has the step at which each image has c + 1 votes.
     """
 
     orders: IntArray
@@ -63,7 +63,7 @@ class Rankings:
         return cls(orders, negative, groups * (n + 1) + orders, np.sort(positions, axis=0))
 
     def places(self, candidates: NDArray[np.float32], before: IntArray) -> IntArray:
-        """0-based step at which each prompt comes to each label.
+        """0-based step at which each prompt reaches each label.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Rankings:
             first = keys[np.minimum(low, n - 1)]
             tied = np.searchsorted(keys, first - first % (n + 1) + before, side="left")
             preceding = np.where(low == high, low, tied)
-            # Labels by decreasing probability, equal ones by column; each comes after the ones before it.
+            # Labels by decreasing probability, ties by column; each comes after the labels before it.
             by_value = np.argsort(-np.take_along_axis(values, by_column, axis=1), axis=1, kind="stable")
             order = np.take_along_axis(by_column, by_value, axis=1)
             np.put_along_axis(
@@ -95,7 +95,7 @@ class Rankings:
         return found
 
     def sure_votes(self, n_labels: int) -> IntArray:
-        """Votes that the chosen column has at least, for every step from 1 to n + K; shape (n + K,)."""
+        """Lower bound of the votes of the chosen column, for every step from 1 to n + K; shape (n + K,)."""
         steps = np.arange(1, self.orders.shape[1] + n_labels + 1)
         sure = np.ones(len(steps), dtype=np.int64)
         for votes, reached in enumerate(np.sort(self.vote_steps, axis=1), start=1):
@@ -130,7 +130,7 @@ def label_steps(rankings: Rankings, candidates: NDArray[np.float32], before: Int
 
 
 class _Labels:
-    """Votes for the labels of a block of test images, and when each label was chosen."""
+    """Votes for the labels of a block of test images, and the step at which each label was chosen."""
 
     def __init__(self, places: IntArray, before: IntArray) -> None:
         _, n_images, n_labels = places.shape
@@ -138,7 +138,7 @@ class _Labels:
         order = np.argsort(before, axis=1, kind="stable")
         self._order = order
         self._before = np.take_along_axis(before, order, axis=1)
-        # Key of a label: its votes above its place in the column order, so that the largest key wins.
+        # Key of a label: its votes in the high bits, its place in the column order below, so that the largest key wins.
         self._shift = max(1, (n_labels - 1).bit_length())
         self._keys = np.broadcast_to(
             (1 << self._shift) - 1 - np.arange(n_labels, dtype=np.int32)[:, None], (n_labels, n_images)
@@ -152,7 +152,7 @@ class _Labels:
         self._bounds = np.searchsorted(places.ravel()[by_step], np.arange(places.max() + 2)).tolist()
 
     def voted(self, step: int) -> slice:
-        """Which entries of `prompts` and `images` are votes for a label at this step; counts them."""
+        """Count the votes for labels at this step; return their slice of `prompts` and `images`."""
         if step + 1 >= len(self._bounds):
             return slice(0, 0)
         votes = slice(self._bounds[step], self._bounds[step + 1])
@@ -161,7 +161,7 @@ class _Labels:
         return votes
 
     def choose(self, step: int, votes: IntArray, image: IntArray) -> IntArray:
-        """Images in which a label beats the leading calibration image; their label is chosen.
+        """Choose the label in the images in which a label beats the leading calibration image; return these images.
 
         Parameters
         ----------
@@ -186,10 +186,10 @@ class _Labels:
 class _Board:
     """Votes for the calibration images in every test image of a block.
 
-    The keys hold one column per test image. Their first rows are the calibration images in play, by index;
-    after them every calibration image has a home row, where it waits for play, and the last row takes votes
-    nobody needs. A key in play is the number of votes above the place among the rows in play, so that the
-    largest key leads; only rows in play can be chosen.
+    The keys have one column per test image. The first rows are the calibration images in play, by index. After them
+    every calibration image has a home row, in which it waits. The last row takes votes that are not needed. A key in
+    play has the number of votes in the high bits and its place among the rows in play below, so that the largest key
+    leads. Only rows in play can be chosen.
     """
 
     def __init__(self, rankings: Rankings, *, n_images: int) -> None:
@@ -197,7 +197,7 @@ class _Board:
         self._rankings = rankings
         self._n = n
         self._shift = n.bit_length()
-        # Rows in play are as many as it takes: memory that is never written costs nothing.
+        # Allocate for the largest number of rows in play: memory that is never written costs nothing.
         self._keys = np.zeros((2 * n + 1, n_images), dtype=np.int32)
         self._flat = self._keys.reshape(-1)
         self._nobody = 2 * n * n_images
@@ -208,7 +208,7 @@ class _Board:
         self._rows = np.empty(0, dtype=np.int64)
 
     def bring_into_play(self, *, votes: int, stop: int) -> None:
-        """Put those rows into play that can have `votes` votes before step `stop`, unless chosen everywhere."""
+        """Bring rows into play that can have `votes` votes before step `stop`, unless chosen in every image."""
         played = self._keys[: len(self._rows)]
         self._open[self._rows] = (played >= 0).any(axis=1)
         self._keys[self._n + self._rows] = played - self._places()
@@ -222,11 +222,11 @@ class _Board:
         self._image_of = np.append(self._rows, self._n)
 
     def _places(self) -> NDArray[np.int32]:
-        """What the rows in play add to their keys, the first row the most; shape (rows, 1)."""
+        """Values that the rows in play add to their keys, largest for the first row; shape (rows, 1)."""
         return np.arange(len(self._rows), 0, -1, dtype=np.int32)[:, None]
 
     def vote(self, step: int, labels: _Labels) -> None:
-        """Every prompt votes for its next column in every test image."""
+        """Let every prompt vote for its next column in every test image."""
         cells = self._table[self._offsets + step - self._delays]
         voted = labels.voted(step)
         if voted.stop > voted.start:
@@ -236,20 +236,20 @@ class _Board:
         cells += self._images
         one = np.int32(1 << self._shift)
         for row in cells:
-            # One prompt after the other: two may vote for the same calibration image.
+            # One prompt after another, because two may vote for the same calibration image.
             self._flat[row] += one
 
     def leader(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Leading row in play of every test image, the first of equals; its votes and calibration image.
+        """Leading row in play of every test image, ties by the first row; its votes and calibration image.
 
-        Where every row in play is chosen the votes are zero: some label has more and is chosen at this step.
+        If all rows in play are chosen, the votes are zero: some label has more and is chosen at this step.
         """
         best = self._keys[: len(self._rows)].max(axis=0, initial=0)
         row = len(self._rows) - (best & ((1 << self._shift) - 1))
         return row, best >> self._shift, self._image_of[row]
 
     def choose(self, leader: IntArray, *, except_for: IntArray) -> None:
-        """Mark the leaders as chosen, except in the test images where a label was."""
+        """Mark the leaders as chosen, except in the test images in which a label was chosen."""
         cells = leader * len(self._images) + self._images
         cells[except_for] = self._nobody + except_for
         self._flat[cells] = _CHOSEN

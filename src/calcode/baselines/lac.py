@@ -28,7 +28,7 @@ class SplitLac:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """Sets may be empty; the seed is not used."""
+        """Sets may be empty; the seed is unused."""
         return score_prediction(roles.calibration, test, lac_scores, miscoverage=miscoverage)
 
 

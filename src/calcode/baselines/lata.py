@@ -1,4 +1,4 @@
-"""LATA's graph refinement without its ViLU head: neighbours pull each other's probabilities. Reconstruction.
+"""LATA's graph refinement without its ViLU head: neighbours pull each other's probabilities (reconstruction).
 
 `nearest_neighbours`, `mutual_graph` (or `union_graph`) and `refined_probabilities` reproduce golden
 ``reconstructed_lata`` ``ztilde_mutual{1|0}`` on the pooled ``probs``; `neighbour_scale` its ``sigma_*`` and
@@ -26,15 +26,15 @@ N_NEIGHBORS = 15
 GRAPH_WEIGHT = 0.35
 ROUNDS = 8
 
-#: Candidates beyond the wanted neighbours that a float32 product must separate.
+#: Candidates beyond the requested neighbours that a float32 product must separate.
 _SPARE = 8
-#: Bound on the error of a float32 inner product of unit rows, generous for every dimension in use.
+#: Bound on the error of a float32 inner product of unit rows, sufficient for all dimensions in use.
 _PRODUCT_ERROR = 1e-5
-#: Rows of one product: fewer leave the columns' share of the work too large.
+#: Rows of one product: with fewer rows, reading the columns dominates.
 _PRODUCT_ROWS = 256
-#: Columns that are looked at together before the nearest are searched.
+#: Number of columns that are compared together before the nearest are searched.
 _FOLDS = 16
-#: Numbers gathered at once for exact distances: 16 MiB of float64.
+#: Values gathered at once for exact distances: 16 MiB of float64.
 _GATHERED = 1 << 21
 
 
@@ -62,7 +62,7 @@ def nearest_neighbours(embeddings: FloatArray, *, n_neighbors: int = N_NEIGHBORS
     embeddings : ndarray of shape (N, d)
         Unit rows.
     n_neighbors : int
-        All others where there are fewer.
+        If there are fewer others, all of them.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def nearest_neighbours(embeddings: FloatArray, *, n_neighbors: int = N_NEIGHBORS
     n = len(embeddings)
     count = min(n_neighbors, n - 1)
     wanted = min(count + _SPARE, n - 1)
-    # Zero columns fill the last fold.
+    # Padded with zero columns to whole folds.
     columns = np.zeros((embeddings.shape[1], -(-n // _FOLDS) * _FOLDS), dtype=np.float32)
     columns[:, :n] = embeddings.T
     indices = np.empty((n, count), dtype=np.int64)
@@ -87,7 +87,7 @@ def nearest_neighbours(embeddings: FloatArray, *, n_neighbors: int = N_NEIGHBORS
         candidates = _most_similar(similarity, wanted)
         furthest = np.take_along_axis(similarity, candidates, axis=1).min(axis=1)
         indices[members], squared[members] = _closest(embeddings, members, candidates, count)
-        # A row whose last neighbour is not clearly nearer than the left-out rows is done in full.
+        # If the last neighbour is not clearly nearer than the rows left out, the row is computed in full.
         unsure = squared[members, -1] > 2.0 - 2.0 * (furthest + _PRODUCT_ERROR)
         if wanted < n - 1 and unsure.any():
             for i in members[unsure]:
@@ -99,8 +99,8 @@ def nearest_neighbours(embeddings: FloatArray, *, n_neighbors: int = N_NEIGHBORS
 def _most_similar(similarity: NDArray[np.float32], wanted: int) -> IntArray:
     """Columns of the `wanted` largest entries of each row, in any order; shape (rows, wanted).
 
-    The columns are folded, and only folds whose largest entry is among the `wanted` largest are searched:
-    they hold all of them.
+    The columns are folded, and only folds whose largest entry is among the `wanted` largest are searched: they
+    contain all of the wanted entries.
     """
     rows, n = similarity.shape
     width = n // _FOLDS
@@ -117,7 +117,7 @@ def _most_similar(similarity: NDArray[np.float32], wanted: int) -> IntArray:
 def _closest(
     embeddings: FloatArray, members: IntArray, candidates: IntArray, count: int
 ) -> tuple[IntArray, FloatArray]:
-    """The `count` candidates nearest to each member, by float64 distance and then by index."""
+    """The `count` candidates nearest to each member, by float64 distance, ties by index."""
     candidates = np.sort(candidates, axis=1)
     squared = np.empty(candidates.shape)
     step = max(1, _GATHERED // (candidates.shape[1] * embeddings.shape[1]))
@@ -135,13 +135,13 @@ def neighbour_scale(neighbours: Neighbours) -> float:
 
 
 def mutual_graph(neighbours: Neighbours) -> csr_array:
-    """exp(-distance^2 / scale^2) on pairs that are neighbours of each other; sparse (N, N)."""
+    """exp(-distance^2 / scale^2) for pairs that are neighbours of each other; sparse (N, N)."""
     weights, present = _directed(neighbours)
     return (weights * present.T).tocsr()
 
 
 def union_graph(neighbours: Neighbours) -> csr_array:
-    """The same weights on pairs of which at least one is a neighbour of the other; sparse (N, N)."""
+    """The same weights for pairs of which at least one is a neighbour of the other; sparse (N, N)."""
     weights, _ = _directed(neighbours)
     return weights.maximum(weights.T).tocsr()
 
@@ -151,7 +151,7 @@ def _directed(neighbours: Neighbours) -> tuple[csr_array, csr_array]:
 
     n, count = neighbours.indices.shape
     scale = neighbour_scale(neighbours)
-    # Rows on top of each other have scale zero: a pair at distance zero keeps the full weight.
+    # Identical rows can make the scale zero: a pair at distance zero keeps the full weight.
     exponent = np.divide(
         neighbours.squared, scale**2, out=np.where(neighbours.squared > 0, np.inf, 0.0), where=scale > 0
     )
@@ -206,7 +206,7 @@ class Lata:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """The seed is not used."""
+        """Predict; the seed is unused."""
         calibration = roles.calibration
         pooled = np.concatenate([averaged_logits(calibration), averaged_logits(test)])
         embeddings = np.concatenate([calibration.embeddings, test.embeddings])

@@ -23,7 +23,7 @@ from calcode.method.localized import canonical_order, exact_positions, first_pos
 from calcode.method.quantiles import conformal_rank
 from calcode.method.scores import aps_scores, label_sets, true_label_scores
 
-#: Exponents are cut here, as in the published code, before exp overflows.
+#: Exponents are limited to this value, as in the published code, before exp overflows.
 _LARGEST_EXPONENT = 700.0
 #: Published grid, m and tau of the paper.
 STEEPNESSES = (1.0, 5.0, 10.0, 15.0, 20.0, 25.0)
@@ -68,7 +68,7 @@ class SigmoidKernel:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SigmoidRule:
-    """Exact localized thresholds: denominators B_i + h_i, and +inf where the neighbourhood is too thin.
+    """Exact localized thresholds: denominators B_i + h_i, and +inf if the neighbourhood is too small.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class SigmoidRule:
         embeddings, scores = embeddings[order], scores[order]
         first = first_positions(scores)
         below, total = np.empty(len(scores)), np.empty(len(scores))
-        # Multiplied in large blocks, which a product likes, weighed in small ones.
+        # Multiplied in large blocks, which makes products fast; weighted in small ones.
         for block in product_blocks(len(scores), n_columns=len(scores)):
             cosines = embeddings[block] @ embeddings.T
             for part in row_blocks(len(cosines), n_columns=len(scores)):
@@ -134,7 +134,7 @@ class SigmoidRule:
         result = np.empty(len(embeddings))
 
         def search(block: slice) -> None:
-            # Product and search on the same core: BLAS threads of their own would keep spinning during the search.
+            # Product and search run on the same core: separate BLAS threads would keep spinning during the search.
             cosines = embeddings[block] @ self.embeddings.T
             for part in row_blocks(len(cosines), n_columns=len(self.scores)):
                 weights = self.kernel.of_cosines(cosines[part], out=cosines[part])
@@ -149,7 +149,7 @@ _FOLDS = 5
 
 
 class KernelTrials:
-    """Validation images split into folds once, judged under any kernel with the exact rule.
+    """Validation images, split into folds once and evaluated under any kernel with the exact rule.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class KernelTrials:
     scores : ndarray of shape (n, K)
     labels : ndarray of shape (n,)
     random_state : int
-        Deals out the folds.
+        Assigns the folds.
     """
 
     def __init__(self, embeddings: FloatArray, scores: FloatArray, labels: IntArray, *, random_state: int) -> None:
@@ -166,7 +166,7 @@ class KernelTrials:
             raise RoleError(f"validation: cross-validation needs at least {MIN_EXAMPLES} images, got {len(labels)}")
         folds = fold_numbers(labels, n_folds=_FOLDS, random_state=random_state)
         own = true_label_scores(scores, labels)
-        # Rows and columns fold by fold, ascending by score inside each: a fold's mass is a prefix sum.
+        # Rows and columns by fold, ascending by score within each, so that a fold's mass is a prefix sum.
         order = np.lexsort((own, folds))
         self._own, self._folds = own[order], folds[order]
         self._scores, self._labels = scores[order], labels[order]
@@ -198,7 +198,7 @@ class KernelTrials:
         return label_sets(self._scores, thresholds[:, None])
 
     def judge(self, kernel: SigmoidKernel, *, miscoverage: float) -> tuple[int, int]:
-        """Images covered and labels given, counted over all held-out images."""
+        """Number of images covered and of labels given, over all held-out images."""
         sets = self.sets(kernel, miscoverage=miscoverage)
         covered = sets[np.arange(len(sets)), self._labels]
         return int(covered.sum()), int(sets.sum())
@@ -207,7 +207,7 @@ class KernelTrials:
         return len(self._own)
 
     def _fold_masses(self, kernel: SigmoidKernel) -> tuple[FloatArray, FloatArray]:
-        """Mass that each fold puts strictly below an image's own score, and in all; (n, folds) each."""
+        """Mass that each fold puts strictly below an image's own score, and in total; (n, folds) each."""
         parts = [slice(int(a), int(b)) for a, b in zip(self._edges[:-1], self._edges[1:], strict=True)]
         below, total = np.empty((len(self), len(parts))), np.empty((len(self), len(parts)))
 
@@ -223,22 +223,22 @@ class KernelTrials:
 
 
 def select_kernel(trials: KernelTrials, *, miscoverage: float) -> SigmoidKernel:
-    """The kernel of smallest held-out sets among those that reach the target; see `LcpVlm.record.selects`."""
-    # The fewest images that are a share of at least 1 - miscoverage, without a rounding step upwards.
+    """The kernel with the smallest held-out sets among those that reach the target; see `LcpVlm.record.selects`."""
+    # Fewest images whose share is at least 1 - miscoverage; the slack prevents rounding up.
     needed = math.ceil(len(trials) * (1.0 - miscoverage) - 1e-9)
 
     def badness(kernel: SigmoidKernel) -> tuple[int, int]:
-        """Images that are missing for the target, and labels given."""
+        """Number of images missing for the target, and number of labels given."""
         covered, given = trials.judge(kernel, miscoverage=miscoverage)
         return max(0, needed - covered), given
 
-    # The first of equals: the smaller steepness, then the smaller midpoint.
+    # Of equal kernels the first: the smaller steepness, then the smaller midpoint.
     kernels = [SigmoidKernel(steepness=m, midpoint=tau) for m, tau in product(STEEPNESSES, MIDPOINTS)]
     return min(kernels, key=badness)
 
 
 class LcpVlm:
-    """A threshold per image from the scores of its neighbours, neighbours weighed by a sigmoid."""
+    """A threshold per image from the scores of its neighbours, weighted by a sigmoid."""
 
     record = Record(
         name="lcp-vlm",
@@ -258,7 +258,7 @@ class LcpVlm:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """The seed deals out the folds."""
+        """The seed assigns the folds."""
         validation, calibration = roles.validation, roles.calibration
         trials = KernelTrials(
             validation.embeddings,

@@ -1,4 +1,4 @@
-"""Local conformal prediction: Guan's exact rule with the bandwidth of METHOD.md 6 on all validation images.
+"""Local conformal prediction: Guan's exact rule, with the bandwidth of METHOD.md 6 from all validation images.
 
 `localize.LocalizedRule` with ``level="exact"`` and ``bandwidth=sqrt(h)`` reproduces golden ``guan_lcp``
 ``bandV_h*_a*`` (its kernel is exp(-D / h) with D = (1 - cos)^2) and `scores.label_sets` its ``sets_*``;
@@ -14,7 +14,7 @@ from calcode.method.bandwidth import CrossFit, choose_bandwidth
 from calcode.method.localized import LevelName, LocalizedRule
 from calcode.method.scores import aps_scores
 
-#: The settings of METHOD.md 5 to 7 that the choice of a bandwidth needs.
+#: The settings of METHOD.md 5 to 7 for choosing a bandwidth.
 LEVEL_GRID = 1001
 SUPPORT_BUDGET = 0.25
 N_FOLDS = 5
@@ -33,7 +33,7 @@ def supported_bandwidth(
     labels : ndarray of shape (n,)
     miscoverage : float
     random_state : int
-        Deals out the folds.
+        Assigns the folds.
     """
     cross_fit = CrossFit(
         embeddings=embeddings, scores=scores, labels=labels, n_folds=N_FOLDS, random_state=random_state
@@ -51,7 +51,7 @@ def localized_prediction(
     miscoverage: float,
     random_state: int,
 ) -> Prediction:
-    """APS with a localized threshold: bandwidth on `validation`, level on `calibration`.
+    """APS with a localized threshold: bandwidth chosen on `validation`, level on `calibration`.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class LocalCp:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """The seed deals out the folds that choose the bandwidth."""
+        """The seed assigns the folds for choosing the bandwidth."""
         return localized_prediction(
             roles.validation, roles.calibration, test, level="exact", miscoverage=miscoverage, random_state=random_state
         )

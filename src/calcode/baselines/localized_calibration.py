@@ -1,4 +1,4 @@
-"""Parts of CALCoDe that the paper compares with: its audit with one global or a localized threshold, no guard."""
+"""Parts of CALCoDe as comparison methods: its audit with one global or a localized threshold, without a guard."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ UNDEFINED = replace(
 
 
 class GlobalCalibration:
-    """Audit and one global threshold."""
+    """Audit with one global threshold."""
 
     record = GLOBAL
 
@@ -65,13 +65,13 @@ class GlobalCalibration:
 
 
 class LocalizedCalibration:
-    """Audit, and the localized rule `loo` on what it accepts.
+    """Audit, and the localized rule `loo` on the images that it accepts.
 
     Parameters
     ----------
     record : Record
     average : {"median", "mean"}
-        Of the neighbours' distances in the audit.
+        How the neighbours' distances are averaged in the audit.
     """
 
     def __init__(self, record: Record, *, average: AverageName) -> None:
@@ -93,12 +93,12 @@ class LocalizedCalibration:
 
 
 class NoSemanticTerm:
-    """A record without a method."""
+    """A record without a runnable method."""
 
     record = UNDEFINED
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> NoReturn:
-        """Always an error."""
+        """Always raise an error."""
         name = UNDEFINED.name
         raise SettingsError(f"methods: {name!r} cannot be run, because the paper does not define it; leave it out")
 

@@ -29,7 +29,7 @@ class Mondrian:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """A class absent from calibration is in every set; the seed is not used."""
+        """A class without calibration images is in every set; the seed is unused."""
         calibration = roles.calibration
         scores = aps_scores(robust(calibration))
         limits = class_thresholds(scores, calibration.require_labels(), miscoverage=miscoverage)

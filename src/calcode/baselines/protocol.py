@@ -1,4 +1,4 @@
-"""What every compared method takes and gives back, and what is on record about it."""
+"""The common interface of the compared methods, and the record of facts about each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from calcode.method.evidence import Evidence
 
 __all__ = ["Detail", "Evidence", "Method", "Prediction", "Record", "Roles"]
 
-#: What a method reports about a run: chosen settings, thresholds, counts.
+#: A value that a method reports about a run: chosen settings, thresholds, counts.
 Detail = float | int | str | bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What is known about a method: one frozen record per method, read by commands, study and docs.
+    """Facts about a method: one frozen record per method, read by commands, study and docs.
 
     Attributes
     ----------
@@ -31,19 +31,19 @@ class Record:
     paper, venue, year
         Where it was published.
     assumes : str
-        What its promise rests on, or that it promises nothing.
+        What its promise requires, or that it promises nothing.
     selects : str
-        What it chooses, and on which role.
+        What it selects, and on which role.
     differs : str
-        Where this implementation differs from the published code, and why.
+        How and why this implementation differs from the published code.
     transductive : bool
-        Whether unlabelled test images enter the fit, so that a decision depends on the batch.
+        Whether unlabelled test images are used in the fit, so that a decision depends on the batch.
     single_image : str
-        What one test image alone means; only transductive methods need to say it.
+        What happens with a single test image; required only for transductive methods.
     reconstruction : bool
-        Written from formulas because no code was released: say "reconstruction" with its numbers.
+        Written from formulas because no code was released: its numbers must be marked "reconstruction".
     reproducible : bool
-        False where the paper does not define the method well enough to run it.
+        False if the paper does not define the method well enough to run it.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
-    """The four fitted roles of METHOD.md 1; validation and calibration carry labels in the label space.
+    """The four fitted roles of METHOD.md 1; validation and calibration have labels in the label space.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class Roles:
 
     @property
     def by_name(self) -> dict[str, Any]:
-        """The four roles, as `Calcode.fit` takes them."""
+        """The four roles, as arguments of `Calcode.fit`."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     def __post_init__(self) -> None:
@@ -102,22 +102,22 @@ class Roles:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prediction:
-    """What a method says about n test images; the same arrays whatever the method.
+    """Output of a method for n test images; the arrays are the same for all methods.
 
     Attributes
     ----------
     sets : ndarray of bool, shape (n, K)
-        Prediction sets, given for every image, deferred or not.
+        Prediction sets for every image, including deferred ones.
     top_label : ndarray of shape (n,)
         First-ranked class of the method's own probabilities, ties by the lower index.
     top_probability : ndarray of shape (n,)
-        Its probability, the confidence that the calibration error looks at.
+        Its probability: the confidence used for the calibration error.
     deferred : ndarray of bool, shape (n,), or None
         Images handed to a human; None for a method that cannot defer.
     p_values : ndarray of shape (n,), or None
-        Support p-values behind the deferral.
+        Support p-values that determine the deferral.
     details : mapping
-        What was selected or computed on the way (threshold, temperature, penalty).
+        Values selected or computed in the process (threshold, temperature, penalty).
     """
 
     sets: BoolArray
@@ -138,18 +138,18 @@ class Prediction:
 
     @property
     def accepted(self) -> BoolArray:
-        """Mask of the images that were not deferred; all of them where the method cannot defer."""
+        """Mask of the images that were not deferred; all images if the method cannot defer."""
         if self.deferred is None:
             return np.ones(len(self.sets), dtype=bool)
         return ~self.deferred
 
 
 class Method(Protocol):
-    """One compared method: roles and test evidence in, sets out. Test labels are never read."""
+    """One compared method; it maps roles and test evidence to sets. Test labels are never read."""
 
     @property
     def record(self) -> Record:
-        """What is known about the method."""
+        """Facts about the method."""
         ...
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:

@@ -17,7 +17,7 @@ from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import robust, score_prediction, smallest_sets
 from calcode.method.scores import label_ranks, raps_scores, true_label_scores
 
-#: Penalties tried, those of the original code.
+#: Penalties tried; those of the original code.
 PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)
 
 
@@ -34,7 +34,7 @@ def tuned_free_ranks(probabilities: FloatArray, labels: IntArray, *, miscoverage
 
 
 def tune(probabilities: FloatArray, labels: IntArray, *, miscoverage: float) -> tuple[float, int]:
-    """Penalty with the smallest mean set on the tuning images (the first of equals), and free ranks."""
+    """Penalty with the smallest mean set on the tuning images (ties: the first), and free ranks."""
     free_ranks = tuned_free_ranks(probabilities, labels, miscoverage=miscoverage)
 
     def scores(penalty: float) -> FloatArray:
@@ -61,7 +61,7 @@ class Raps:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """Sets are prefixes of the ranking; the seed is not used."""
+        """Sets are prefixes of the ranking; the seed is unused."""
         validation = roles.validation
         penalty, free_ranks = tune(robust(validation), validation.require_labels(), miscoverage=miscoverage)
         chosen: dict[str, Any] = {"penalty": penalty, "free_ranks": free_ranks}

@@ -1,4 +1,4 @@
-"""The compared methods in table order. A new method is its file and a word here."""
+"""The compared methods in table order. A new method needs a file and a word here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FILES = (
     *("localized_calibration", "calcode_method"),
 )
 
-#: Name to method, in the order of the tables.
+#: Method by name, in table order.
 METHODS: Mapping[str, Method] = MappingProxyType(
     {method.record.name: method for name in _FILES for method in import_module(f"calcode.baselines.{name}").METHODS}
 )

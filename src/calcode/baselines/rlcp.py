@@ -1,4 +1,4 @@
-"""RLCP and baseLCP: smoothed quantiles with Gaussian weights around a draw near the test image, or around it.
+"""RLCP and baseLCP: smoothed quantiles with Gaussian weights around a draw near the test image, or around the image.
 
 `gaussian_weights` with the draws of golden ``rlcp`` ``RLCP_*_xtilde`` as centres and `smoothed_thresholds` with its
 ``_U`` reproduce ``RLCP_h*_a0.1``; with the images themselves as centres ``baseLCP_h*_a0.1`` (thresholds and, with
@@ -21,11 +21,11 @@ from calcode.kernels import row_blocks
 from calcode.method.localized import canonical_order
 from calcode.method.scores import aps_scores
 
-#: Published grid of bandwidths (0.02 to 6), its step being its smallest value here.
+#: Published grid of bandwidths (0.02 to 6); its step is its smallest value.
 BANDWIDTHS = np.arange(1, 301) / 50.0
-#: Published target: the number of neighbours that an image effectively has.
+#: Published target: the effective number of neighbours of an image.
 EFFECTIVE_SIZE = 50.0
-#: Bandwidths tried per pass over the pairs, so that products are shared.
+#: Bandwidths tried per pass over the pairs, which then share the products.
 _PER_PASS = 8
 
 
@@ -34,15 +34,15 @@ def gaussian_weights(
 ) -> tuple[FloatArray, FloatArray]:
     """exp(-|c - x|^2 / (2 h^2)) of points and of each centre's own image, up to a factor per row.
 
-    The largest exponent of a row is subtracted: the density's normaliser and the distance that all points
-    share cancel in every use, and in 512 dimensions they would overflow.
+    The largest exponent of a row is subtracted. The density's normaliser and the distance common to all points cancel
+    in every use, and in 512 dimensions they would overflow.
 
     Parameters
     ----------
     centres : ndarray of shape (m, d)
-        Where the kernel stands.
+        Centres of the kernel.
     own : ndarray of shape (m, d)
-        The image that belongs to each centre.
+        The image of each centre.
     points : ndarray of shape (n, d)
     bandwidth : float
 
@@ -106,7 +106,7 @@ def effective_bandwidth(embeddings: FloatArray, draws: FloatArray, *, target: fl
     embeddings, draws
         As in `effective_sizes`.
     target : float
-        More than the images can give is replaced by half of their number, with a warning.
+        A target that the images cannot reach is replaced by half of their number, with a warning.
     """
     most = len(embeddings) - 1
     wanted = target
@@ -128,9 +128,9 @@ def effective_bandwidth(embeddings: FloatArray, draws: FloatArray, *, target: fl
 def smoothed_thresholds(
     weights: FloatArray, own_weights: FloatArray, scores: FloatArray, uniforms: FloatArray, *, miscoverage: float
 ) -> tuple[FloatArray, BoolArray]:
-    """Largest score whose smoothed p-value exceeds the miscoverage, and whether it does so itself.
+    """Largest score whose smoothed p-value exceeds the miscoverage, and whether that score itself is included.
 
-    p(v) is the normalised weight of the scores above v plus U times that of the scores equal to v and of the
+    p(v) is the normalised weight of the scores above v, plus U times the weight of the scores equal to v and of the
     image itself, whose score is unknown.
 
     Parameters
@@ -149,7 +149,7 @@ def smoothed_thresholds(
     thresholds : ndarray of shape (m,)
         A score, +inf (every label) or -inf (no label).
     closed : ndarray of bool, shape (m,)
-        Whether a label that scores exactly the threshold is in the set.
+        Whether a label whose score equals the threshold is in the set.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def smoothed_thresholds(
     np.cumsum(weights[:, ::-1], axis=1, out=above[:, n - 1 :: -1] if n else above[:, :0])
     total = above[:, :1] + own_weights[:, None]
     draws = uniforms[:, None]
-    # Between two scores only the image itself is at stake; the p-value falls from left to right.
+    # Between two scores only the image's own weight is smoothed; the p-value falls from left to right.
     position = np.count_nonzero((above + draws * own_weights[:, None]) / total > miscoverage, axis=1) - 1
     thresholds = np.concatenate([scores, [math.inf, -math.inf]])[position]
     first = np.searchsorted(scores, thresholds, side="left")[:, None]
@@ -174,7 +174,7 @@ def smoothed_thresholds(
 
 
 def half_open_sets(scores: FloatArray, thresholds: FloatArray, closed: BoolArray) -> BoolArray:
-    """Labels below the threshold, and those at it where the set is closed.
+    """Labels below the threshold, and those at it if the set is closed.
 
     Parameters
     ----------
@@ -235,12 +235,12 @@ BASE = Record(
 
 
 class BaseLcp:
-    """Weighted quantile of the neighbours' scores, the image's own weight at +inf."""
+    """Weighted quantile of the neighbours' scores, with the image's own weight at +inf."""
 
     record = BASE
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """The seed makes one uniform draw per test image."""
+        """The seed gives one uniform draw per test image."""
         reference = roles.reference.embeddings
         bandwidth = effective_bandwidth(reference, np.zeros_like(reference))
         uniforms = np.random.default_rng(random_state).random(len(test))
@@ -268,7 +268,7 @@ class Rlcp:
     record = RECORD
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """Three streams of the seed: the bandwidth's draws, the uniforms, the centres."""
+        """The seed gives three streams: for the bandwidth, the uniforms and the centres."""
         searching, smoothing, centring = np.random.default_rng(random_state).spawn(3)
         reference = roles.reference.embeddings
         bandwidth = effective_bandwidth(reference, searching.standard_normal(reference.shape))

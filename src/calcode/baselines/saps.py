@@ -1,4 +1,4 @@
-"""SAPS: of the probabilities only the largest counts, the rest of the score is the rank.
+"""SAPS: only the largest probability counts, the rest of the score is the rank.
 
 `conventions.torchcp_current.saps_calibration_scores` and `saps_test_scores` reproduce TorchCP 1.2.1
 (``tests/data/torchcp``) from its draws; `scores.saps_scores` is the formula of the paper.
@@ -18,7 +18,7 @@ PENALTIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 
 
 
 def tune(probabilities: FloatArray, labels: IntArray, uniforms: FloatArray, *, miscoverage: float) -> float:
-    """Rank weight with the smallest mean set on the tuning images, the first of equals."""
+    """Rank weight with the smallest mean set on the tuning images; ties: the first."""
 
     def scores(penalty: float) -> FloatArray:
         return saps_scores(probabilities, uniforms, penalty=penalty)
@@ -43,7 +43,7 @@ class Saps:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """Sets may be empty. Draws: validation, calibration, test."""
+        """Sets may be empty. Random numbers are drawn for validation, calibration and test, in this order."""
         validation, calibration = roles.validation, roles.calibration
         generator = np.random.default_rng(random_state)
         draws = [generator.random(len(role)) for role in (validation, calibration, test)]

@@ -1,4 +1,4 @@
-"""Split conformal prediction as this project recommends it: order statistic k of the n + 1 rule, closed sets.
+"""Split conformal prediction as recommended here: order statistic k of the n + 1 rule, closed sets.
 
 `threshold` reproduces golden ``torchcp_1_2_1`` ``{score}_split_a*__q``, `class_thresholds` its
 ``{score}_classcond_a*__q`` up to their float32 rounding (`conventions.torchcp_current.class_thresholds` has it
@@ -19,7 +19,7 @@ from calcode.method.scores import aps_scores, label_order, label_sets, true_labe
 
 
 def trim_for(evidence: Evidence) -> int:
-    """Values trimmed at each end: METHOD.md's 1, and 0 where two prompts leave nothing to trim."""
+    """Values trimmed at each end: 1 as in METHOD.md, but 0 if there are too few prompts to trim."""
     return min(1, (evidence.n_prompts - 1) // 2)
 
 
@@ -29,7 +29,7 @@ def robust(evidence: Evidence) -> FloatArray:
 
 
 def averaged_logits(evidence: Evidence) -> FloatArray:
-    """Mean of the logits over prompts, the start of Conf-OT, temperature scaling and LATA; shape (n, K)."""
+    """Mean of the logits over prompts, the input of Conf-OT, temperature scaling and LATA; shape (n, K)."""
     mean: FloatArray = evidence.prompt_logits.mean(axis=1)
     return mean
 
@@ -79,7 +79,7 @@ def class_thresholds(scores: FloatArray, labels: IntArray, *, miscoverage: float
 def prediction(
     sets: BoolArray, probabilities: FloatArray, *, details: Mapping[str, Detail] | None = None
 ) -> Prediction:
-    """Sets together with the first-ranked class of the probabilities they came from."""
+    """Sets with the first-ranked class of the probabilities from which they were made."""
     top = label_order(probabilities)[:, 0]
     return Prediction(
         sets=sets,
@@ -98,7 +98,7 @@ def split_prediction(
     miscoverage: float,
     details: Mapping[str, Detail] | None = None,
 ) -> Prediction:
-    """One threshold from the calibration scores, and the sets of the test images, for every method that ends in it.
+    """One threshold from the calibration scores, and the test images' sets, for all methods that end with this.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def split_prediction(
         Of the test images.
     miscoverage : float
     details : mapping, optional
-        Added to the threshold.
+        Added to the details, next to the threshold.
     """
     limit = threshold(calibration, labels, miscoverage=miscoverage)
     return prediction(label_sets(scores, limit), probabilities, details={"threshold": limit, **(details or {})})
@@ -123,13 +123,13 @@ def score_prediction(
     miscoverage: float,
     details: Mapping[str, Detail] | None = None,
 ) -> Prediction:
-    """Split conformal prediction with a score of every label, from p_rob of the calibration and the test images.
+    """Split conformal prediction with any score, from p_rob of the calibration and test images.
 
     Parameters
     ----------
     calibration, test : Evidence
     score : callable
-        Probabilities in, scores out; shape (n, K) both.
+        Maps probabilities to scores of every label; shape (n, K) both.
     miscoverage, details
         As in `split_prediction`.
     """
@@ -152,12 +152,12 @@ def aps_sets(test: Evidence, thresholds: FloatArray, *, details: Mapping[str, De
 def smallest_sets(
     scores: Callable[[float], FloatArray], labels: IntArray, candidates: Sequence[float], *, miscoverage: float
 ) -> float:
-    """The candidate with the smallest mean set on the tuning images, the first of equals.
+    """The candidate with the smallest mean set on the tuning images; ties: the first.
 
     Parameters
     ----------
     scores : callable
-        A candidate in, the scores of every label of the tuning images out, shape (n, K).
+        Maps a candidate to the scores of every label of the tuning images, shape (n, K).
     labels : ndarray of shape (n,)
     candidates : sequence of float
     miscoverage : float

@@ -1,4 +1,4 @@
-"""The audit of CALCoDe as the compared compositions use it: fitted once, then accepting and deferring."""
+"""CALCoDe's audit for the compared compositions: fitted once, then used to accept and defer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFERRAL_LEVEL = 0.05
 def fitted_audit(
     roles: Roles, *, random_state: int, candidates: Sequence[str] = DIAGNOSTICS, average: AverageName = "median"
 ) -> SupportAudit:
-    """The audit of METHOD.md 4 as every composition here uses it.
+    """The audit of METHOD.md 4, as all compositions here use it.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def fitted_audit(
     candidates : sequence of str
         Diagnostics to choose from.
     average : {"median", "mean"}
-        Of the neighbours' distances.
+        How the neighbours' distances are averaged.
     """
     return SupportAudit.fit(
         reference=roles.reference,
@@ -58,7 +58,7 @@ def accepted_by(p_values: FloatArray) -> BoolArray:
 
 
 def audited(prediction: Prediction, audit: SupportAudit, test: Evidence) -> Prediction:
-    """The same sets, with the images of weak support deferred."""
+    """The same sets, with images of weak support deferred."""
     p_values = audit.p_values(test)
     return replace(
         prediction,

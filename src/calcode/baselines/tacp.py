@@ -1,4 +1,4 @@
-"""TACP and sTACP: a rank penalty that falls on head classes, or on classes by their prior. Reconstructions.
+"""TACP and sTACP: a rank penalty on head classes, or on classes in proportion to their prior (reconstructions).
 
 `tail_scores` with the weights of `head_classes` (``tacp``) or of the prior (``stacp``) reproduces golden
 ``reconstructed_tacp`` ``*__cal`` and ``*__test``; `conf_ot.label_marginal` and `head_classes` its ``prior`` and
@@ -46,13 +46,13 @@ TACP = replace(
 
 #: Penalties of the grid; free ranks run over 0..K-1.
 PENALTIES = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
-#: By how much pooled coverage may fall short of the target.
+#: Allowed shortfall of pooled coverage from the target.
 TOLERANCE = 0.01
 _FOLDS = 5
 
 
 def head_classes(prior: FloatArray) -> BoolArray:
-    """Fewest classes, by decreasing prior, that hold more than half of the mass; shape (K,).
+    """Fewest classes, by decreasing prior, that have more than half of the mass; shape (K,).
 
     Examples
     --------
@@ -83,9 +83,9 @@ def tail_scores(probabilities: FloatArray, weights: FloatArray, *, penalty: floa
 def select(
     probabilities: FloatArray, labels: IntArray, weights: FloatArray, *, miscoverage: float, random_state: int
 ) -> tuple[float, int]:
-    """Penalty and free ranks by five-fold validation under the coverage tolerance.
+    """Choose penalty and free ranks by five-fold validation under the coverage tolerance.
 
-    Without a setting inside the tolerance, the one of largest pooled coverage is taken.
+    If no setting is within the tolerance, the one with the largest pooled coverage is taken.
     """
     folds = fold_numbers(labels, n_folds=_FOLDS, random_state=random_state)
     target = 1.0 - miscoverage
@@ -103,18 +103,18 @@ def select(
         shortfall = max(0.0, target - TOLERANCE - float(covered.mean()) - 1e-12)
         return shortfall, float(np.round(np.mean(gaps), 12)), float(sets.sum(axis=1).mean())
 
-    # The first of equals: the smaller penalty, then fewer free ranks.
+    # Of equal settings the first: the smaller penalty, then fewer free ranks.
     return min(product(PENALTIES, range(probabilities.shape[1])), key=badness)
 
 
 class Tacp:
-    """A rank penalty with a weight per class from its prior: on head classes, or on every class in proportion.
+    """A rank penalty with a weight per class from its prior: only for head classes, or for every class in proportion.
 
     Parameters
     ----------
     record : Record
     weights : callable
-        The prior in, one weight per class out; shape (K,) both.
+        Maps the prior to one weight per class; shape (K,) both.
     """
 
     def __init__(self, record: Record, weights: Callable[[FloatArray], FloatArray]) -> None:
@@ -122,7 +122,7 @@ class Tacp:
         self._weights = weights
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """The seed deals out the folds."""
+        """The seed assigns the folds."""
         validation = roles.validation
         labels = validation.require_labels()
         weights = self._weights(label_marginal(labels, n_classes=test.n_classes))

@@ -1,4 +1,4 @@
-"""Temperature scaling: one number that makes the confidence honest, by a convex solve.
+"""Temperature scaling: one number that calibrates the confidence, found by convex optimisation.
 
 `fit_temperature` reproduces golden ``temperature_scaling`` ``T_exact`` (on 2 x ``logits_cal``). The published
 optimiser stops short of the minimum (2.23 instead of 2.53 there), so its ``T`` is not reproduced.
@@ -15,7 +15,7 @@ from calcode.baselines.protocol import Evidence, Prediction, Record, Roles
 from calcode.baselines.split import averaged_logits, prediction, softmax
 from calcode.baselines.top1 import singletons
 
-#: 1/T is searched in this range; a perfectly separated validation split would ask for infinity.
+#: Upper bound of the search for 1/T; for perfectly separated validation images the optimum is infinite.
 _LARGEST_INVERSE = 1e6
 _STEPS = 200
 
@@ -31,7 +31,7 @@ def fit_temperature(logits: FloatArray, labels: IntArray) -> float:
     Returns
     -------
     float
-        At least 1e-6, +inf where the logits carry no information about the labels or mislead.
+        At least 1e-6; +inf if the logits carry no information about the labels, or mislead.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def _slope(logits: FloatArray, labels: IntArray, *, inverse: float) -> float:
 
 
 class TemperatureScaling:
-    """Top-1 with a confidence calibrated on validation."""
+    """Top-1 with a confidence that is calibrated on validation."""
 
     record = Record(
         name="temperature",
@@ -79,7 +79,7 @@ class TemperatureScaling:
     )
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """One label per image; the level and the seed are not used."""
+        """One label per image; the level and the seed are unused."""
         validation = roles.validation
         temperature = fit_temperature(averaged_logits(validation), validation.require_labels())
         probabilities = softmax(averaged_logits(test) / temperature)

@@ -1,4 +1,4 @@
-"""Top-1: the first-ranked class of p_rob as a set of one, and with deferral by one diagnostic of METHOD.md 4."""
+"""Top-1: the first-ranked class of p_rob as a set of one, also with deferral by one diagnostic of METHOD.md 4."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORD = Record(
 
 
 def singletons(probabilities: FloatArray) -> BoolArray:
-    """The first-ranked label alone, ties by the lower index; shape (n, K)."""
+    """Only the first-ranked label, ties by the lower index; shape (n, K)."""
     return np.asarray(label_ranks(probabilities) == 1)
 
 
@@ -37,7 +37,7 @@ class Top1:
     record = RECORD
 
     def predict(self, roles: Roles, test: Evidence, *, miscoverage: float, random_state: int) -> Prediction:
-        """One label per image; the roles, the level and the seed are not used."""
+        """One label per image; the roles, the level and the seed are unused."""
         probabilities = robust(test)
         return prediction(singletons(probabilities), probabilities)
 
@@ -72,7 +72,7 @@ def deferral_record(diagnostic: str) -> Record:
 
 
 class DeferringTop1:
-    """Top-1 with deferral where the p-value of one diagnostic is below the deferral level.
+    """Top-1 with deferral if the p-value of one diagnostic is below the deferral level.
 
     Parameters
     ----------

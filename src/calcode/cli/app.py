@@ -1,4 +1,4 @@
-"""The application: every command, and the options that stand before one."""
+"""The application: all commands, and the options that come before a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calcode import __version__
 from calcode.cli.running import add_command
 
 _OWN_IMAGES, _HOSPITAL = "On images of your own", "In a hospital"
-#: In the order of the help page, under its headings. A new command is a file of that name and a word here.
+#: In the order of the help page, by heading. A new command is a file of its name and a word here.
 COMMANDS = {
     "Start here": "demo",
     _OWN_IMAGES: "embed split fit inspect decide explain evaluate compare report monitor",
@@ -47,7 +47,7 @@ app = typer.Typer(
 def _before_any_command(
     version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
 ) -> None:
-    # typer takes the help of the application from above; the callback only holds the options.
+    # typer gets the help of the application from above; the callback only has the options.
     if version:
         typer.echo(f"calcode {__version__}")
         raise typer.Exit

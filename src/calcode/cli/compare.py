@@ -12,13 +12,13 @@ from calcode.cli.running import ExitCode, Screen, terminal_table
 from calcode.errors import CalcodeError, FeatureFileError, RoleError, SettingsError
 
 _TEST = "Test images"
-#: Columns of a terminal from which all figures stand in one table.
+#: Terminal width from which all figures fit in one table.
 _WIDE = 124
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Forms:
-    """Forms of the output other than tables."""
+    """Output formats other than tables."""
 
     as_json: AsJson = False
     as_csv: Annotated[
@@ -29,7 +29,7 @@ class _Forms:
 
 @dataclass(frozen=True, kw_only=True)
 class _TestImages:
-    """Which images the methods are judged on."""
+    """The images on which the methods are tested."""
 
     test_role: Annotated[
         str | None,
@@ -198,7 +198,7 @@ def compare(
             lines += [f"% {by} = {' '.join(value.split())}", tabular(comparison.comparison_table(members, heads))]
         typer.echo("\n".join(lines))
     else:
-        # One wide table, or two narrow ones where the terminal has no room for it.
+        # One wide table, or two narrow ones if the terminal is too narrow for it.
         parts: dict[tuple[str, ...], str] = {comparison.EVERYTHING: ""}
         if screen.width < _WIDE:
             parts = {comparison.RELIABILITY: "Reliability, and what it cost", comparison.UTILITY: "Utility"}

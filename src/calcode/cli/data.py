@@ -1,4 +1,4 @@
-"""`calcode data`: which data sets are known, and what is wrong with a folder of images."""
+"""`calcode data`: the known data sets, and problems in a folder of images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _column(words: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Columns:
-    """Which column of a CSV file holds what."""
+    """Names of the columns of a CSV file."""
 
     id_column: Annotated[str | None, _column("Holds the ids of the images; usually 'id'.")] = None
     path_column: Annotated[str | None, _column("Holds the paths of the images; usually 'path'.")] = None
@@ -72,7 +72,7 @@ def check(
         csv, folder = folder, folder.parent
     screen = Screen(as_json)
     with warnings.catch_warnings(action="ignore", category=CalcodeWarning), screen.working("Looking for files"):
-        # The findings say all of this again, with examples.
+        # The findings repeat all of these warnings, with examples.
         own = CsvColumns(**{name.removesuffix("_column"): value for name, value in vars(columns).items()})
         space, others = names_in(classes) or None, names_in(outside)
         if dataset == "folders" and not (csv or own.named()):

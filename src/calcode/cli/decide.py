@@ -63,7 +63,7 @@ def decide(
         decide_file = partial(local.decide_file, device=None if engine == "local" else device or "cuda")
     choice = Choice.opened(features, prompts=prompts, role=role, conditions=where)
     screen = Screen(as_json)
-    # Every row of the file is read, also where a role or a condition leaves some out.
+    # All rows of the file are read, even if a role or a condition selects only some.
     with (
         choice.errors_in_words_of_options(),
         screen.counting("Rows of the file", total=choice.features.contents.n_rows) as advance,

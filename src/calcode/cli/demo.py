@@ -69,7 +69,7 @@ def demo(
 
 
 def decide_on_photograph(image: Path, *, screen: Screen) -> None:
-    """The demonstration model's answer for one photograph, and why."""
+    """Show the demonstration model's answer for one photograph, and why."""
     from calcode.cli.explain import show_explanation
     from calcode.demo.image import explain_image
 
@@ -85,7 +85,7 @@ def decide_on_photograph(image: Path, *, screen: Screen) -> None:
 
 
 def play_stream(features: FeatureFile, *, output: Path, screen: Screen) -> None:
-    """A stream of images in which the camera changes, and when the monitors see it."""
+    """Play a stream of images in which the camera changes, and show when the monitors detect it."""
     from calcode.demo.stream import REVIEW_RATE, play
     from calcode.metrics.wording import short_percent
     from calcode.report.monitor_page import write_monitor_page
@@ -114,7 +114,7 @@ def play_stream(features: FeatureFile, *, output: Path, screen: Screen) -> None:
 
 
 def compare_on_cohorts(features: FeatureFile, *, output: Path, screen: Screen) -> None:
-    """Split APS, the localized sets and CALCoDe on three cohorts, and the page about them."""
+    """Compare split APS, the localized sets and CALCoDe on three cohorts, and write the page about them."""
     started = time.perf_counter()
     from calcode.cli.summaries import show_methods
     from calcode.demo.cohorts import INTRODUCTION, NOTES, SETTINGS, TITLE, compare

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from calcode.datasets import PromptTemplates
     from calcode.engines.embedding import EmbedSummary, Progress
 
-#: Skipped images that are named on the screen; the file lists all.
+#: Number of skipped images named on the screen; the file lists all.
 _NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Loading:
-    """How the model is loaded."""
+    """Options for loading the model."""
 
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.", metavar="NAME")] = None
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto"
@@ -97,10 +97,10 @@ def embed(
     from calcode.metrics.wording import counted
 
     target = output_file(output, suffixes=(".parquet",))
-    # A local folder or file by a name that holds in every working directory.
+    # A local folder or file gets its absolute path, which is valid in every working directory.
     name = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
     load = partial(load_backbone, name, **vars(how))
-    # What is cheap to check comes before the model is loaded.
+    # Cheap checks come before the model is loaded.
     known = ("auto", "float32", "bfloat16", "float16")
     if how.precision not in known:
         raise typer.BadParameter(f"{how.precision!r} is none of {', '.join(known)}", param_hint="--precision")
@@ -128,7 +128,7 @@ def embed(
         )
     else:
         words = load_templates(own_templates)
-    # The prompts say which labels are inside the label space.
+    # The prompts define which labels are inside the label space.
     if images.is_file():
         listing = read_csv_images(images, classes=words.classes)
     elif dataset == "folders":

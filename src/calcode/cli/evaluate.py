@@ -1,4 +1,4 @@
-"""`calcode evaluate`: how good decisions were, on labelled images."""
+"""`calcode evaluate`: quality of decisions on labelled images."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def evaluate(
     else:
         with screen.working(f"Reading {decided_by}"):
             result = judged_file(decided_by, choice, columns=columns)
-    # Labels of -1 have no name: then the file says itself that all of its images lie outside the classes.
+    # A label of -1 has no name: then the file itself places all of its images outside the classes.
     if (result.labels < 0).all() and any(result.metadata["label_name"].tolist()):
         raise choice.no_diagnosis(result.decisions.classes)
     summary = summarize(result.decisions, result.labels, min_n=min_n)
@@ -117,6 +117,6 @@ def evaluate(
 
 
 def _facts(summary: Summary, *, from_model: bool) -> dict[str, Any]:
-    """The summary for JSON; a decision file does not hold the first-ranked classes."""
+    """The summary for JSON; a decision file does not contain the first-ranked classes."""
     facts = summary.to_dict()
     return facts if from_model else {key: None if key in _FROM_MODEL_ONLY else facts[key] for key in facts}

@@ -139,7 +139,7 @@ def explain(
 
 
 def images_by_id(file: FeatureFile, wanted: Sequence[str]) -> list[tuple[str, Evidence]]:
-    """The images with these ids, in this order; an id that the file lacks is an error that names the nearest one."""
+    """The images with these ids, in this order; raise an error with the nearest id if the file lacks one."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -162,7 +162,7 @@ def images_by_id(file: FeatureFile, wanted: Sequence[str]) -> list[tuple[str, Ev
 
 
 def show_explanation(explanation: Explanation, *, name: str, screen: Screen) -> None:
-    """The answer first, then why, then what is near, then the numbers."""
+    """Show the answer first, then the reasons, the nearest images and the numbers."""
     from calcode.method.explain import VERY_UNUSUAL
     from calcode.metrics.wording import percent
 

@@ -1,4 +1,4 @@
-"""`calcode fit`: a model from the four fitted roles of a feature file."""
+"""`calcode fit`: fit a model on the four fitted roles of a feature file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calcode.method.settings import SETTINGS, Setting
 
 
 def _option(setting: Setting) -> tuple[Any, Any]:
-    """A setting as an option of typer: its annotation and its default."""
+    """A setting as a typer option: its annotation and its default."""
     panel = None if setting.panel == "General" else setting.panel
     if isinstance(setting.default, bool):
         off = f"/{setting.kind.off}" if setting.kind.off else ""
@@ -30,7 +30,7 @@ def _option(setting: Setting) -> tuple[Any, Any]:
 
 
 def _in_options(error: SettingsError) -> str:
-    """The message with the option's name in the place of the setting's."""
+    """The message with the option's name instead of the setting's."""
     setting, colon, rest = str(error).partition(":")
     name, bracket, key = setting.partition("[")
     option = SETTINGS[name].option if name in SETTINGS else name
@@ -94,7 +94,7 @@ def fit(
     try:
         with screen.working("Fitting"):
             model.fit(device=device, **roles)
-    except SettingsError as error:  # settings that name classes can only be checked against a file
+    except SettingsError as error:  # settings that name classes can only be checked with a file
         raise SettingsError(f"{features}: {_in_options(error)}") from error
     model.save(target)
     screen.emit("fit", {"output": str(target), **model_facts(model)})

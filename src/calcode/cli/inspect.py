@@ -26,7 +26,7 @@ def inspect(model: ModelFile, as_json: AsJson = False) -> None:
     from calcode.site import SiteModel, load_model
 
     with warnings.catch_warnings(action="ignore", category=CalcodeWarning):
-        # Infinite thresholds are shown below, with their numbers.
+        # Infinite thresholds are shown below, with their numbers, so the warning is not needed.
         fitted = load_model(model)
     screen = Screen(as_json)
     screen.say(f"{model.name}: {DEVICE_NOTE}", style="bold")

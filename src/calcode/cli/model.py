@@ -64,7 +64,7 @@ def verify(
 
 
 def _digest(path: Path) -> str:
-    """The digest of a whole model file, home or site."""
+    """The digest of a model file, home or site, after checking the file."""
     import warnings
 
     from calcode.errors import CalcodeWarning

@@ -1,4 +1,4 @@
-"""`calcode monitor`: is the model still where it was calibrated, and do its sets still cover?"""
+"""`calcode monitor`: do new images still resemble the calibration images, and do the sets still cover?"""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def monitor(
                     "once"
                 )
             seen.update(dict.fromkeys(ids, path))
-            # Images of an earlier run are no error: they are recognised.
+            # Images of an earlier run are no error: they are recognised and ignored.
             new = zip(ids, times or (), strict=False)
             oldest = next((when for name, when in new if not watch.knows(name)), None)
             if oldest is not None and watch.seen_until:
@@ -168,7 +168,7 @@ def monitor(
 def open_watch(
     fitted: Calcode | SiteModel, *, model: Path, state: Path | None, recalibrated: bool, false_alarm: float
 ) -> Watch:
-    """The monitors of a model: new ones, or those of `state`, which must be its own or those of the model before."""
+    """The monitors of a model: new ones, or those in `state`, which must be of this model or of its predecessor."""
     from calcode.monitor import Watch, miss_lines, watch_model
 
     if state is None or not state.exists():
@@ -193,14 +193,14 @@ def open_watch(
 
 
 class GivenDecisions(NamedTuple):
-    """Decisions as they were given, found by the ids of their images."""
+    """Decisions that were given, indexed by the ids of their images."""
 
     decisions: Decisions
     rows: dict[str, int]
 
     @classmethod
     def read(cls, paths: Sequence[Path], *, model_digest: str) -> GivenDecisions:
-        """All decision files together; each image may be decided once, by this model."""
+        """Read all decision files together; each image may be decided only once, and by this model."""
         from calcode.cohorts import decisions_from, read_decisions
         from calcode.method.decisions import Decisions
 
@@ -221,7 +221,7 @@ class GivenDecisions(NamedTuple):
         return cls(Decisions.concatenate(parts), rows)
 
     def on_images(self, ids: Sequence[str], *, path: Path) -> Decisions:
-        """The decisions on the images of a feature file, in its order."""
+        """The decisions on the images of a feature file, in the file's order."""
         missing = [name for name in ids if name not in self.rows]
         if missing:
             raise FeatureFileError(
@@ -233,7 +233,7 @@ class GivenDecisions(NamedTuple):
 def images_in_order(
     file: FeatureFile, *, classes: Sequence[str], time: str | None
 ) -> tuple[Evidence, list[str] | None]:
-    """The images of a file in the order of the column `time`, and their times; without it as they are in the file."""
+    """The images of a file ordered by the column `time`, and their times; without `time`, in file order."""
     import numpy as np
     import pyarrow as pa
 
@@ -255,7 +255,7 @@ def images_in_order(
 
 
 def _sortable(times: Sequence[str]) -> list[Any]:
-    """Times as numbers where all of them are, as text (such as 2026-11-15T08:30) otherwise."""
+    """Times as numbers if all of them are numbers, else as text (such as 2026-11-15T08:30)."""
     try:
         return [float(value) for value in times]
     except ValueError:
@@ -263,7 +263,7 @@ def _sortable(times: Sequence[str]) -> list[Any]:
 
 
 def _review(watch: Watch, path: Path, *, time: str | None) -> dict[str, int]:
-    """Let the labels of a CSV file vote, in its order; how many did, and why others did not."""
+    """Let the labels of a CSV file vote in file order; return how many did, and why the others did not."""
     from calcode.cohorts.parquet import unknown_labels_sentence
     from calcode.site.sheet import CANNOT_TELL, OTHER, read_lines
 
@@ -376,5 +376,5 @@ def _show(
 
 
 def _evidence(log_capital: float) -> str:
-    """Evidence in few characters."""
+    """The evidence in few characters."""
     return f"{math.exp(log_capital):,.3g}" if log_capital < 14 else f"1e{log_capital / math.log(10):.0f}"

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and how their text is read."""
+"""Arguments and options that several commands share, and functions that read their text."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ Conditions = Annotated[
 LeastImages = Annotated[
     int, typer.Option(help="Answered images a class needs to be called the worst.", metavar="N", min=1)
 ]
-#: Where a command writes what it makes: called with the help text.
+#: Option for the output file or folder; called with the help text.
 output_option = functools.partial(typer.Option, "--output", "-o", metavar="FILE")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text and tables.")]
 
 
 def names_in(values: Sequence[str] | None) -> list[str]:
-    """Names given one by one or separated by commas.
+    """Names that were given one by one or separated by commas.
 
     Examples
     --------
@@ -57,12 +57,12 @@ def names_in(values: Sequence[str] | None) -> list[str]:
 
 
 def option_groups(**groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command whose options partly come in groups: typer sees every option, the command gets one value per group.
+    """Let a command take some options in groups: typer sees every option, the command gets one value per group.
 
     Parameters
     ----------
     **groups : dataclass
-        By the argument of the command that takes it; its fields are options, annotated as typer reads them.
+        Groups by the command's argument that receives them; the fields are options, annotated for typer.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

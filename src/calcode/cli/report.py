@@ -66,7 +66,7 @@ def report(
     heading = title or f"What {model.name} did on {choice.described}"
     titles = choice.features.prompts.titles
     if isinstance(fitted, SiteModel):
-        # It has neither a localized rule nor guards.
+        # A site model has neither a localized rule nor guards.
         sections = site_sections(fitted, result.decisions, result.labels, class_titles=titles)
         write_page(target, sections, title=heading)
         summary = result.decisions.summary(result.labels)
@@ -78,7 +78,7 @@ def report(
         screen.say(f"An exactly valid method would show about {worst:.3f} as its worst class on these images.")
         screen.say(f"Wrote {target}. Open it in a browser.")
         return
-    # What split APS says about the same images, if the file holds the calibration images of the model.
+    # The sets of split APS for the same images, if the file has the model's calibration images.
     ordinary, settings = None, fitted.settings_
     known = remembered(fitted, choice.features, role="calibration")
     if known is not None and known.evidence.labels is not None:

@@ -1,4 +1,4 @@
-"""Which rows of a feature file a command is about, and what the model makes of them block by block."""
+"""Select rows of a feature file for a command, and decide on them block by block."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 #: Roles in which every image must have a diagnosis among the classes (METHOD.md 1).
 _LABELLED = ("validation", "calibration")
-#: The comparisons of a condition, by the names of the module `operator`.
+#: Comparison signs of a condition and their names in the module `operator`.
 _COMPARISONS = {"=": "eq", "==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 _CONDITION = re.compile(r"^\s*(?P<column>[^=!<>]+?)\s*(?P<comparison>!=|<=|>=|==|=|<|>)\s*(?P<value>.*?)\s*$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which rows of a feature file a command is about."""
+    """The selected rows of a feature file."""
 
     features: FeatureFile
     role: str | None
@@ -66,13 +66,13 @@ class Choice:
 
     @property
     def total(self) -> int | None:
-        """Number of chosen images, where it is known before they are read."""
+        """Number of selected images; None if it is unknown before they are read."""
         if self.where is not None:
             return None
         return self.features.n_rows if self.role is None else self.features.role_counts[self.role]
 
     def blocks(self, *, classes: Sequence[str], columns: Sequence[str] | None) -> Iterator[Cohort]:
-        """The chosen rows in blocks, all of them labelled."""
+        """The selected rows in blocks; all of them must be labelled."""
         require_classes(self.features, classes)
         found = False
         for block in self.features.batches(
@@ -89,11 +89,11 @@ class Choice:
             raise self.nothing_chosen()
 
     def nothing_chosen(self) -> FeatureFileError:
-        """What to say where no row meets the role and the conditions."""
+        """The error for the case that no row meets the role and the conditions."""
         return FeatureFileError(f"{self.described}: no row was chosen; check --role and --where")
 
     def no_diagnosis(self, classes: Sequence[str]) -> FeatureFileError:
-        """What to say where no chosen image has one of the diagnoses."""
+        """The error for the case that no selected image has one of the diagnoses."""
         return FeatureFileError(
             f"{self.described}: no image has a diagnosis among the classes {', '.join(classes)}; write label_name as "
             "the classes are written"
@@ -101,7 +101,7 @@ class Choice:
 
     @contextmanager
     def errors_in_words_of_options(self) -> Iterator[None]:
-        """Errors about the chosen images with what the command line offers against them."""
+        """Rephrase errors about the selected images in terms of the command line's options."""
         try:
             yield
         except NothingChosenError as error:
@@ -116,7 +116,7 @@ class Choice:
             ) from error
 
     def column_for(self, by: str | None) -> list[str]:
-        """The metadata column that `--by` needs."""
+        """The metadata column that `--by` needs, as a list; empty without `--by`."""
         known = self.features.metadata_columns
         if by is not None and by not in known:
             raise FeatureFileError(
@@ -126,14 +126,14 @@ class Choice:
 
 
 def row_filter(conditions: Sequence[str] | None, features: FeatureFile) -> pyarrow.compute.Expression | None:
-    """All conditions as one filter for `FeatureFile.read`, or None where there are none.
+    """Combine all conditions into one filter for `FeatureFile.read`; None if there are none.
 
     Parameters
     ----------
     conditions : sequence of str or None
-        Such as "site!=rosendahl"; the value is read as the column's type.
+        Such as "site!=rosendahl"; the value is converted to the column's type.
     features : FeatureFile
-        Whose columns are meant.
+        The file whose columns the conditions name.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -183,14 +183,14 @@ def row_filter(conditions: Sequence[str] | None, features: FeatureFile) -> pyarr
 def read_fitted_roles(
     file: FeatureFile, *, where: pyarrow.compute.Expression | None = None, classes: Sequence[str] = ()
 ) -> dict[str, Evidence]:
-    """Evidence per role; images that a role cannot use are left out with a warning.
+    """Evidence per role; images that a role cannot use are left out, with a warning.
 
     Parameters
     ----------
     file : FeatureFile
     where : pyarrow.compute.Expression, optional
     classes : sequence of str
-        The only classes to fit on; then every role loses the images of other classes.
+        The only classes to fit on; images of other classes are then removed from every role.
     """
     missing = [role for role in FITTED_ROLES if role not in file.role_counts]
     if missing:
@@ -236,7 +236,7 @@ def read_fitted_roles(
 
 
 def remembered(model: Calcode, file: FeatureFile, *, role: str) -> Cohort | None:
-    """The images of a role, if they are those that the model was fitted on, which it knows by their digest."""
+    """The images of a role if the model was fitted on them, which it recognises by their digest; else None."""
     if role not in file.role_counts:
         return None
     cohort = file.read(role=role, classes=model.classes_, columns=[])
@@ -246,7 +246,7 @@ def remembered(model: Calcode, file: FeatureFile, *, role: str) -> Cohort | None
 
 
 def warn_of_unknown_labels(file: FeatureFile, labels: Mapping[str, int]) -> None:
-    """Name those of a file's labels that match no class, unless none does: then it was opened with a warning."""
+    """Name the labels of a file that match no class, unless none matches: then opening the file already warned."""
     from calcode.cohorts.parquet import unknown_labels_sentence
 
     sentence = unknown_labels_sentence(labels, file.classes)
@@ -262,12 +262,12 @@ class Judged:
     ----------
     decisions : Decisions
     labels : ndarray of int, shape (n,)
-        -1 is outside the label space.
+        -1 means outside the label space.
     metadata : dict of str to ndarray of shape (n,)
     protected : tuple of str
-        Protected classes, where a model says so.
+        Protected classes, if the model is known.
     n_undecided : int
-        Chosen images that a decision file says nothing about.
+        Number of selected images without a decision in the decision file.
     """
 
     decisions: Decisions
@@ -278,7 +278,7 @@ class Judged:
 
 
 def judged(model: Calcode | SiteModel, choice: Choice, *, columns: Sequence[str] | None, screen: Screen) -> Judged:
-    """Decide on all chosen images, under a bar that counts them, and keep their labels and metadata columns.
+    """Decide on all selected images with a progress bar, and keep their labels and metadata columns.
 
     Parameters
     ----------
@@ -307,15 +307,15 @@ def judged(model: Calcode | SiteModel, choice: Choice, *, columns: Sequence[str]
 
 
 def judged_file(path: Path, choice: Choice, *, columns: Sequence[str] | None) -> Judged:
-    """Decisions of a file with the labels of the same images.
+    """Decisions of a file, matched with the labels of the same images.
 
     Parameters
     ----------
     path : Path
         Decision file.
     choice : Choice
-        The images whose labels are known; decisions on others are left out where a role or condition was given,
-        and an error where not.
+        The images with known labels. Decisions on other images are left out if a role or condition was given,
+        and an error if not.
     columns : sequence of str or None
         Metadata columns to keep.
     """
@@ -348,7 +348,7 @@ _Kept = tuple[IntArray, AnyArray, dict[str, AnyArray]]
 
 
 def _without_evidence(block: Cohort) -> _Kept:
-    """Labels, ids and metadata of a block; its embeddings may go."""
+    """Labels, ids and metadata of a block, so that its embeddings can be freed."""
     evidence = block.evidence
     return evidence.require_labels(), np.asarray(evidence.ids), dict(block.metadata)
 

@@ -1,4 +1,4 @@
-"""How a command runs: its help, the file it may write, what a person sees, errors and exit codes; JSON for machines."""
+"""How a command runs: its help, output file, screen output, errors and exit codes; JSON for machines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ P = ParamSpec("P")
 
 
 class ExitCode(IntEnum):
-    """Exit codes; 2 is typer's own code for a command that was not understood."""
+    """Exit codes; 2 is typer's own code for an invalid command line."""
 
     SUCCESS = 0
     DATA = 1
@@ -51,23 +51,23 @@ class ExitCode(IntEnum):
 
 
 def help_page(about: str, examples: Sequence[str]) -> str:
-    """A help text with its examples below it, each on a line of its own."""
+    """A help text followed by its examples, one per line."""
     paragraphs = "\n\n".join(" ".join(paragraph.split()) for paragraph in about.split("\n\n"))
-    # The backspace keeps typer from joining the lines of a paragraph.
+    # The backspace character keeps typer from joining the lines of the paragraph.
     lines = "\n".join(f"  {line}" for line in examples)
     page = f"{paragraphs}\n\n\b\nExample{'s' * (len(examples) > 1)}:\n{lines}"
-    return page.replace("[", r"\[")  # calcode[service] is not markup
+    return page.replace("[", r"\[")  # because calcode[service] is not markup
 
 
 def add_command(group: typer.Typer, command: Callable[..., None], *, panel: str | None = None) -> None:
-    """Add a command: its name is the function's, its help the docstring with the lines under Examples.
+    """Add a command: its name is the function's, its help is the docstring with the lines under Examples.
 
     Parameters
     ----------
     group : typer.Typer
     command : callable
     panel : str, optional
-        Heading under which the help of the group lists it.
+        Heading under which the group's help lists it.
     """
     about, _, examples = inspect.cleandoc(command.__doc__ or "").partition("\n\nExamples\n--------\n")
     name = command.__name__.strip("_").replace("_", "-")
@@ -76,7 +76,7 @@ def add_command(group: typer.Typer, command: Callable[..., None], *, panel: str 
 
 
 def command_group(about: str, *commands: Callable[..., None], examples: Sequence[str]) -> typer.Typer:
-    """Commands under one name, such as `calcode site`; `calcode.cli.app` gives the name."""
+    """Commands under one name, such as `calcode site`; `calcode.cli.app` sets the name."""
     group = typer.Typer(help=help_page(about, examples), no_args_is_help=True, rich_markup_mode="rich")
     for command in commands:
         add_command(group, command)
@@ -86,7 +86,7 @@ def command_group(about: str, *commands: Callable[..., None], examples: Sequence
 def output_file(
     path: Path, *, suffixes: Sequence[str], inputs: Sequence[Path | None] = (), option: str = "--output"
 ) -> Path:
-    """The path to write to, or a usage error about the option that names it: checked before any work is done."""
+    """Return the path to write to, or raise a usage error about its option, before any work is done."""
     if path.suffix not in suffixes:
         raise typer.BadParameter(f"{path} must end in {' or '.join(suffixes)}", param_hint=option)
     if path.is_dir():
@@ -101,7 +101,7 @@ def output_file(
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:
-    """The command with one sentence for every error, an exit code for its kind, and every warning shown once."""
+    """Wrap a command: one sentence for every error, an exit code for its kind, and every warning shown once."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -110,7 +110,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             try:
                 command(*args, **kwargs)
             except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError) as end:
-                # An alarm ends a command that has done its work.
+                # For example, an alarm ends a command that has done its work, so its warnings are still shown.
                 if isinstance(end, typer.Exit):
                     show_warnings(caught)
                 raise
@@ -122,7 +122,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
                 if debugging:
                     traceback.print_exception(error)
                 if isinstance(error, CalcodeError):
-                    # Messages for Python begin with the wrong argument; here the file that follows says it.
+                    # Messages for Python begin with the name of the argument; here the file name after it is enough.
                     _fail(re.sub(r"^(path|out|folder|csv_file|file): ", "", str(error)), ExitCode.DATA)
                 if isinstance(error, OSError):
                     where = error.filename or "standard output or the temporary folder"
@@ -147,7 +147,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def show_warnings(caught: Sequence[warnings.WarningMessage], *, about: str = "") -> None:
-    """Every warning once, as a yellow line on standard error; `about` says what all of them are about."""
+    """Show every warning once, as a yellow line on standard error; `about` is a prefix for all of them."""
     screen = Screen()
     shown: dict[str, Any] = {
         str(entry.message)
@@ -169,12 +169,12 @@ DEVICE_NOTE = "Research software, not a medical device."
 
 @dataclass(frozen=True)
 class Screen:
-    """Standard output for results and standard error for everything else, as wide as the terminal is.
+    """Standard output for results and standard error for everything else, at the width of the terminal.
 
     Parameters
     ----------
     as_json : bool
-        Results are for machines: what is emitted is shown, and what is said is not.
+        Results are for machines: `emit` prints, and `say` and the like print nothing.
     """
 
     as_json: bool = False
@@ -186,24 +186,24 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """Characters in a line of results."""
+        """Width of a line of results in characters."""
         return self._out.width
 
     def say(self, text: str = "", *, style: str = "") -> None:
-        """A line or paragraph of results, wrapped at words."""
+        """Print a line or paragraph of results, wrapped at words."""
         self._wrap(text, style=style)
 
     def heading(self, text: str) -> None:
-        """A line that opens a part of the results."""
+        """Print a line that starts a part of the results."""
         self._out.print()
         self._out.print(Rule(Text(text, style="bold"), align="left", style="dim"))
 
     def point(self, text: str) -> None:
-        """One entry of a list."""
+        """Print one entry of a list."""
         self._wrap(text, first="  - ", later="    ")
 
     def _wrap(self, text: str, *, first: str = "", later: str = "", style: str = "") -> None:
-        # Not rich's own wrapping: it breaks between a number and its unit and leaves spaces at the ends of lines.
+        # Not rich's own wrapping, which breaks between a number and its unit and leaves spaces at line ends.
         lines = textwrap.fill(
             text,
             self.width,
@@ -215,25 +215,25 @@ class Screen:
         self._out.print(Text(lines, style=style), soft_wrap=True)
 
     def show(self, table: Table) -> None:
-        """A table."""
+        """Print a table."""
         self._out.print(table)
 
     def warn(self, text: str) -> None:
-        """A yellow line on standard error."""
+        """Print a yellow line on standard error."""
         self._complain("Warning", text, style="yellow")
 
     def fail(self, text: str) -> None:
-        """The one sentence that says what went wrong."""
+        """Print the one sentence that says what went wrong."""
         self._complain("Error", text, style="bold red")
 
     def _complain(self, word: str, text: str, *, style: str) -> None:
-        # Where nobody looks at a terminal a message stays on one line, for logs and grep.
+        # If standard error is not a terminal, a message stays on one line, for logs and grep.
         body = "yellow" if word == "Warning" else ""
         line = Text.assemble((f"{word}: ", style), (text, body))
         self._err.print(line, soft_wrap=not self._err.is_terminal)
 
     def emit(self, command: str, facts: Mapping[str, Any]) -> None:
-        """The results of a command as one JSON object, the only thing on standard output; nothing without --json."""
+        """Print the results of a command as one JSON object, the only standard output; without --json print nothing."""
         if not self.as_json:
             return
         content = {"calcode": __version__, "command": command, **facts}
@@ -241,9 +241,9 @@ class Screen:
 
     @contextmanager
     def counting(self, what: str, *, total: int | None) -> Iterator[Callable[..., None]]:
-        """A progress bar on standard error, shown in terminals only.
+        """A progress bar on standard error, shown only in terminals.
 
-        Call what it gives with the number of steps that were made and, if there is something to add, a note.
+        Call the yielded function with the number of steps made and, optionally, a note.
         """
         columns = (
             TextColumn("{task.description}"),
@@ -258,7 +258,7 @@ class Screen:
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """A sign of life on standard error while something runs that cannot be counted."""
+        """Show activity on standard error while work runs that cannot be counted."""
         if not self._err.is_terminal:
             yield
             return
@@ -299,7 +299,7 @@ def plain_table(
 
 
 def terminal_table(table: parts.Table, *, title: str = "") -> Table:
-    """A table of `calcode.report.parts`: small print below its cell, a row whose name is bold set off by a mark."""
+    """A table of `calcode.report.parts`: small print goes below its cell, a row with a bold name gets a mark."""
     words = [column.heading for column in table.columns if not column.numeric]
     shown = plain_table(*(column.heading for column in table.columns), words=words, title=title or None)
     for first, *rest in table.cells:

@@ -67,7 +67,7 @@ def serve(
     except ImportError as error:
         raise ServiceError(f"{error.name}: not installed; pip install 'calcode[service]'") from error
     settings = read_site(site)
-    # A start in an empty place would begin another log.
+    # Opening checks that the log exists: a start in an empty place would begin another log.
     with opened(settings):
         site_secret(settings)
 

@@ -1,4 +1,4 @@
-"""`calcode service`: what an operator does besides running the service."""
+"""`calcode service`: what an operator does apart from running the service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DELETED = "Deleted {} parts; the records stay and the log still verifies."
 
 
 def tell(command: str, *lines: str, as_json: bool, facts: dict[str, Any]) -> None:
-    """The result of a command: sentences, or one JSON object."""
+    """Print the result of a command as sentences, or as one JSON object."""
     from calcode.cli.running import Screen
 
     if as_json:
@@ -47,7 +47,7 @@ def init(site: SiteFile, as_json: AsJson = False) -> None:
 
     settings = read_site(site)
     if settings.checkpoints.key is not None:
-        checkpoint_key(settings)  # first: it may be missing, and then nothing should be half made
+        checkpoint_key(settings)  # checked first: if it is missing, nothing must be half made
     Path(settings.data).mkdir(parents=True, exist_ok=True, mode=0o700)
     with closing(Database(settings.database_url)) as database, database.readable_errors():
         schema.upgrade(database)

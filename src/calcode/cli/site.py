@@ -1,4 +1,4 @@
-"""`calcode site`: from a sheet of reviewed cases to a model that knows its hospital."""
+"""`calcode site`: from a sheet of reviewed cases to a model for this hospital."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from calcode.method.model import Calcode
     from calcode.site.model import SiteModel
 
-#: Unreviewed images that a curve looks at, at most.
+#: Most unreviewed images that a curve uses.
 _CURVE_IMAGES = 600
 
 #: How the reviewed cases are chosen.
@@ -98,7 +98,7 @@ def plan(
     with screen.working(f"Reading {features}"):
         home, cohort = _opened(model, features, prompts=prompts)
     evidence = cohort.evidence
-    # What `fit` would refuse is refused before somebody reviews it.
+    # What `fit` would refuse is refused before anyone reviews it.
     try:
         home.role_hashes_.require_new("evidence", identities(evidence))
     except RoleError as error:
@@ -128,7 +128,7 @@ def plan(
     else:
         planned = plan_consecutive(evidence, budget=budget or 0, secret=coins.secret, visits=visits)
     require_replaceable(target, drawn_once=sampling == "coin")
-    # The secret first, the marks last: whatever stops this in between, the same cases are drawn again.
+    # Write the secret first and the marks last: if this is interrupted in between, the same cases are drawn again.
     if not coin_path.exists():
         CoinFile(coins.secret, set()).save(coin_path)
     write_sheet(target, evidence, planned)
@@ -137,7 +137,7 @@ def plan(
     quota = None if planned.quota is None else planned.quota.labels
     available = [None if planned.available is None else planned.available[k] for k in range(len(home.classes_))]
     labels = {name: None if quota is None else quota.get(k, 0) for k, name in enumerate(home.classes_)}
-    # The coin draws some more or less than the budget, unless it draws everybody.
+    # The coin draws slightly more or fewer cases than the budget, unless it draws all patients.
     short = budget is not None and len(planned.rows) < budget and (sampling != "coin" or n_groups < budget)
     facts = {
         "output": str(target),
@@ -290,7 +290,7 @@ def curve(
         home, cohort = _opened(model, features, prompts=prompts)
     settings = {"miscoverage": _levels(miscoverage, home.classes_), "random_state": seed}
     with screen.working("Resampling"), warnings.catch_warnings(action="ignore", category=CalcodeWarning):
-        # Every number of labels has its own silenced classes.
+        # Each number of labels has different silenced classes, so their warnings are not shown.
         site, others = _fitted(home, cohort, review, sampling=sampling, settings=settings, look=1)
         images = others[one_per_group(others, random_state=seed)[:_CURVE_IMAGES]]
         points = learning_curve(site, images, sizes, n_draws=draws, random_state=seed)
@@ -316,7 +316,7 @@ def curve(
 
 
 def _opened(model: Path, features: Path, *, prompts: Path | None) -> tuple[Calcode, Cohort]:
-    """The home model and all images of the site."""
+    """Read the home model and all images of the site."""
     from calcode.cohorts import open_features
     from calcode.engines.local import naming
     from calcode.method.model import Calcode
@@ -332,7 +332,7 @@ def _opened(model: Path, features: Path, *, prompts: Path | None) -> tuple[Calco
 def _fitted(
     home: Calcode, cohort: Cohort, review: Path, *, sampling: str, settings: dict[str, Any], look: int
 ) -> tuple[SiteModel, Evidence]:
-    """The site model of a sheet, and the images of patients who are not on it."""
+    """Fit the site model of a sheet; also return the images of patients who are not on it."""
     import numpy as np
 
     from calcode.engines.local import naming
@@ -391,7 +391,7 @@ def _fitted(
 
 
 def _levels(texts: list[str] | None, classes: tuple[str, ...]) -> dict[str, float]:
-    """Miscoverage of every class from the texts of the option."""
+    """Miscoverage of every class, from the values of the option."""
     from calcode.errors import SettingsError
     from calcode.method.settings import Kind
     from calcode.site.settings import DEFAULT_MISCOVERAGE

@@ -1,4 +1,4 @@
-"""What a site is shown: whom to review, and then the labels, levels and promises of its model."""
+"""Output of the site commands: whom to review, and then the labels, levels and promises of the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def show_plan(facts: dict[str, Any], *, screen: Screen) -> None:
-    """How many cases of each class a review will have, and which classes stay in every set all the same."""
+    """Show how many cases of each class a review will have, and which classes stay in every set anyway."""
     screen.say(f"{facts['cases']:,} cases to review, one image per patient, chosen by {facts['sampling']}.")
     if facts["missing"]:
         having = " with a diagnosis of the model" if facts["sampling"] == "archive" else ""
@@ -38,7 +38,7 @@ def show_plan(facts: dict[str, Any], *, screen: Screen) -> None:
 
 
 def site_facts(site: SiteModel) -> dict[str, Any]:
-    """Everything that `calcode site fit` and `calcode inspect` print about a site model."""
+    """All values that `calcode site fit` and `calcode inspect` print about a site model."""
     from calcode.site.expected import informative_share
 
     sets = site.leave_one_out()
@@ -62,7 +62,7 @@ def site_facts(site: SiteModel) -> dict[str, Any]:
 
 
 def show_site(site: SiteModel, facts: dict[str, Any], *, screen: Screen) -> None:
-    """Labels, levels and promises of a site model in words."""
+    """Show labels, levels and promises of a site model in words."""
     from calcode.metrics.wording import percent
 
     calibrating = sum(site.calibrating_.values())

@@ -75,7 +75,7 @@ def split(
     labels, groups = file.labels_and_groups()
     screen = Screen(as_json)
     with screen.working(f"Checking {features}"), warnings.catch_warnings(action="ignore", category=CalcodeWarning):
-        # Embeddings that no later command would take are refused here; what is only warned of, 'calcode fit' says.
+        # Refuse embeddings that later commands would refuse; warnings are left to 'calcode fit'.
         for _ in file.batches(columns=()):
             pass
     if groups is None:
@@ -87,7 +87,7 @@ def split(
         )
     try:
         with warnings.catch_warnings(action="ignore", category=CalcodeWarning):
-            # The counts are shown below, for the classes of the prompts.
+            # The counts are shown below, for the classes of the prompts, so the warnings are not needed.
             roles = split_roles(labels, groups=groups, sizes=shares, random_state=seed)
     except SettingsError as error:
         raise typer.BadParameter(str(error).removeprefix("sizes: "), param_hint="--sizes") from error

@@ -134,7 +134,7 @@ def run(
 
 
 class _Log:
-    """Progress for a log: where standard error is no terminal, a line now and then and one at the end."""
+    """Progress for a log: if standard error is not a terminal, print a line now and then and one at the end."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
@@ -142,7 +142,7 @@ class _Log:
         self._wanted = not sys.stderr.isatty()
 
     def step(self, name: str) -> None:
-        """One more is done."""
+        """Count one more finished job."""
         self.done += 1
         now = time.monotonic()
         if self._wanted and (now - self._last >= _LOG_SECONDS or self.done == self.total):
@@ -164,7 +164,7 @@ def schema(as_json: AsJson = False) -> None:
 
     from calcode.study.study_file import json_schema
 
-    del as_json  # the schema is JSON either way
+    del as_json  # the schema is JSON in either case
     typer.echo(json.dumps(json_schema(), indent=2))
 
 

@@ -1,4 +1,4 @@
-"""Figures of a cohort as tables for a terminal: no coverage without what it cost."""
+"""Figures of a cohort as tables for a terminal; coverage is shown with its cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def overall_table(summary: Summary, *, top_known: bool = True) -> Table:
 
 
 def class_table(summary: Summary, *, protected: Sequence[str] = ()) -> Table:
-    """One class per row; protected classes are marked with a star, those in every set with the reason."""
+    """One class per row; protected classes are marked with a star, those in every set with a note."""
     rows = [class_cells(row) for row in summary.classwise]
     shown = len(CLASS_HEADS) if any(row[-1] for row in rows) else len(CLASS_HEADS) - 1
     table = plain_table(*CLASS_HEADS[:shown], unbroken=(CLASS_HEADS[2],))
@@ -89,7 +89,7 @@ def method_table(methods: Mapping[str, Summary]) -> Table:
 
 
 def show_methods(figures: CohortFigures, *, screen: Screen) -> None:
-    """All methods on a cohort, and what the columns of the table do not show of CALCoDe, the last of them."""
+    """Show all methods on a cohort, and remarks on CALCoDe, the last of them, that the table does not contain."""
     screen.show(method_table({method.name: method.summary for method in figures.methods}))
     model, summary = figures.cohort.model, figures.guarded.summary
     screen.say(f"CALCoDe: {summary.singles}.")

@@ -1,4 +1,4 @@
-"""A cohort in memory: the evidence of its images and what else is known about them."""
+"""A cohort in memory: the evidence of its images, their roles and their metadata."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Cohort:
     ----------
     evidence : Evidence
     metadata : mapping of str to ndarray of shape (n,)
-        Text is `str` with "" where a value is missing, numbers have NaN there. `label_name` is the diagnosis
-        as the file names it, also where it lies outside the classes.
+        Text is `str` with "" if a value is missing; numbers have NaN there. `label_name` is the diagnosis in the
+        file, even if it is outside the classes.
     roles : ndarray of str, shape (n,), or None
 
     Examples
@@ -72,7 +72,7 @@ class Cohort:
         return f"Cohort({'; '.join(parts)})"
 
     def column(self, name: str) -> AnyArray:
-        """One metadata column, shape (n,); `id`, `group`, `review_probability` and `role` are found here too."""
+        """One column, shape (n,): metadata, or `id`, `group`, `review_probability` or `role`."""
         own = self.evidence
         named = {"id": own.ids, "group": own.groups, "review_probability": own.review_probability, "role": self.roles}
         columns = {**self.metadata, **{key: values for key, values in named.items() if values is not None}}
@@ -94,5 +94,5 @@ class Cohort:
         return replace(self, evidence=self.evidence.restrict(classes))
 
     def in_space_only(self) -> Self:
-        """The images whose diagnosis is one of the classes: what validation and calibration must hold."""
+        """The images whose diagnosis is one of the classes, as validation and calibration require."""
         return self[self.evidence.in_space]

@@ -1,4 +1,4 @@
-"""Read decision files back: refused if they are damaged, foreign or contradict themselves."""
+"""Read decision files; refuse those that are damaged, of another program, or contradictory."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _FACTS = {"format": str, "version": int, "model_digest": str, "classes": tuple[str, ...], "promises": tuple[str, ...]}
 _FIXED = ("action", "reason", "label", "released_set", "p_audit", "model_digest")
-#: What the apostrophe was set before that made a text of what a spreadsheet would run.
+#: An apostrophe that was added to text that a spreadsheet would run as a formula.
 _MADE_TEXT = r"^'([=+\-@\t\r'])"
-#: A site's threshold may be this far below zero.
+#: A site's threshold may be below zero by this much.
 _SLACK = 1e-9
 
 
 def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
-    """Read a decision file back as the table that was written, and check it.
+    """Read a decision file as the table that was written, and check it.
 
-    A CSV file keeps everything but the promises of the model.
+    A CSV file has everything except the model's promises.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
     Raises
     ------
     FeatureFileError
-        If the file is missing, truncated, foreign, newer than this version, or contradicts itself.
+        If the file is missing, truncated, of another program, newer than this version, or contradictory.
     """
     file = require_regular(path)
     if file.suffix not in layout.SUFFIXES:
@@ -73,7 +73,7 @@ def read_decisions(path: str | os.PathLike[str]) -> pyarrow.Table:
 
 
 def decision_facts(table: pyarrow.Table) -> dict[str, Any]:
-    """What the schema metadata of a decision table say: model digest, classes, promises, format version."""
+    """The schema metadata of a decision table: model digest, classes, promises, format version."""
     text = (table.schema.metadata or {}).get(layout.METADATA_KEY)
     if text is None:
         raise FeatureFileError(
@@ -91,16 +91,16 @@ def decision_facts(table: pyarrow.Table) -> dict[str, Any]:
 
 
 def decisions_from(table: pyarrow.Table) -> Decisions:
-    """The table of a decision file as `Decisions`.
+    """Convert the table of a decision file to `Decisions`.
 
-    A file holds released sets only. The set of an accepted image follows from them: it was released, empty, or full
-    (the reason says which). Sets of unsupported images, scores and first-ranked classes are not in a file: the sets
-    are empty here, the scores nan, the first-ranked class 0 with probability 0.
+    A file has only released sets. The set of an accepted image follows from them: it was released, empty, or full
+    (the reason says which). Sets of unsupported images, scores and first-ranked classes are not in a file. In the
+    result these sets are empty, the scores nan, and the first-ranked class is 0 with probability 0.
 
     Parameters
     ----------
     table : pyarrow.Table
-        As `read_decisions` gives it.
+        From `read_decisions`.
     """
     facts = decision_facts(table)
     classes = tuple(facts["classes"])
@@ -180,9 +180,9 @@ def _from_csv(file: Path) -> pyarrow.Table:
 
 
 def _checked_content(table: pyarrow.Table, *, file: Path) -> pyarrow.Table:
-    """The table, refused if it says of an image what cannot be (the first such row is named).
+    """Return the table; refuse impossible statements about an image (the error names the first such row).
 
-    Its dictionaries become those that it was written with: files keep only the words that occur.
+    Dictionary columns get back the words with which they were written: files keep only the words that occur.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,6 +1,6 @@
-"""Write decision files: what was decided on every image, as an Arrow table, a Parquet file or a CSV file.
+"""Write decision files: the decision on every image, as an Arrow table, a Parquet file or a CSV file.
 
-Only released sets are written: a deferred image shows none. `decision_reader` reads them back.
+Only released sets are written: a deferred image has none. `decision_reader` reads the files back.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     import pyarrow
 
 SUFFIXES = (".parquet", ".csv")
-#: What the columns `action` and `reason` say.
+#: Values of the columns `action` and `reason`.
 ACTION_WORDS = tuple(action.name.lower() for action in Action)
 REASON_WORDS = tuple(reason.name.lower() for reason in Reason)
-#: Columns of thresholds: this, then the name of the class.
+#: Prefix of the threshold columns; the name of the class follows.
 THRESHOLD_PREFIX = "threshold_"
-#: Between the names of a set in CSV.
+#: Separator between the names of a set in CSV.
 SET_SEPARATOR = ";"
-#: A spreadsheet runs a cell that begins with one of these; in CSV an apostrophe before it makes it text.
+#: A spreadsheet runs a cell that begins with one of these as a formula; in CSV a leading apostrophe prevents that.
 _RUNS = r"^([=+\-@\t\r'])"
-#: The one key of the schema metadata.
+#: The only key of the schema metadata.
 METADATA_KEY = b"calcode"
 FORMAT = "calcode-decisions"
 VERSION = 1
@@ -41,10 +41,10 @@ TWICE = "{}: column {!r} names an image twice; keep one decision for each"
 def decision_schema(
     columns: Collection[str], *, classes: Sequence[str], model_digest: str, promises: Sequence[str] = ()
 ) -> pyarrow.Schema:
-    """The Arrow schema of decisions by one model, its metadata included; `columns` says whether there are ids."""
+    """The Arrow schema of decisions by one model, with its metadata; `columns` says whether there are ids."""
     import pyarrow as pa
 
-    words = pa.dictionary(pa.int32(), pa.string())  # the index type that every reader of Parquet gives
+    words = pa.dictionary(pa.int32(), pa.string())  # the index type that every Parquet reader returns
     facts = {
         "format": FORMAT,
         "version": VERSION,
@@ -58,7 +58,7 @@ def decision_schema(
             ("action", words),
             ("reason", words),
             ("label", pa.string()),
-            ("released_set", pa.list_(pa.field("element", pa.string()))),  # as Parquet names it
+            ("released_set", pa.list_(pa.field("element", pa.string()))),  # the field name that Parquet uses
             ("p_audit", pa.float64()),
             *([("known_group", pa.bool_())] if "known_group" in columns else []),
             *((THRESHOLD_PREFIX + name, pa.float64()) for name in classes),
@@ -71,19 +71,19 @@ def decision_schema(
 def decisions_table(
     decisions: Decisions, *, first_row: int = 0, ids: pyarrow.ChunkedArray | None = None
 ) -> pyarrow.Table:
-    """One row per image: who it is, what was decided and why.
+    """One row per image: its id, the decision and the reason.
 
-    Columns: `id` (or `row`, counted from `first_row`, where the decisions have no ids), `action`, `reason`,
-    `label` (null unless the action is a label), `released_set` (list of names), `p_audit`, `known_group` (of a site
-    model only), `threshold_<class>` and `model_digest`. The schema metadata hold one JSON string under `calcode`.
+    Columns: `id` (or `row`, counted from `first_row`, if the decisions have no ids), `action`, `reason`,
+    `label` (null unless the action is a label), `released_set` (list of names), `p_audit`, `known_group` (only of a
+    site model), `threshold_<class>` and `model_digest`. The schema metadata has one JSON string under `calcode`.
 
     Parameters
     ----------
     decisions : Decisions
     first_row : int
-        Number of the first row, for decisions that continue earlier ones.
+        Number of the first row, if the decisions continue earlier ones.
     ids : pyarrow.ChunkedArray, optional
-        Instead of those of the decisions, where they are a column already.
+        Used instead of the decisions' ids, if they are already a column.
 
     Returns
     -------
@@ -117,15 +117,15 @@ def decisions_table(
 def write_decisions(path: str | os.PathLike[str], decisions: Decisions) -> None:
     """Write decisions as Parquet, or as CSV if the name ends in `.csv`.
 
-    In CSV the released set is one field, names joined by ";". A text that a spreadsheet would run gets an apostrophe
-    before it, which `read_decisions` takes away. The same decisions give the same bytes.
+    In CSV the released set is one field, with names joined by ";". Text that a spreadsheet would run as a formula gets
+    a leading apostrophe, which `read_decisions` removes. The same decisions give the same bytes.
     """
     with DecisionWriter(path) as writer:
         writer.append(decisions)
 
 
 class DecisionWriter:
-    """Writes decisions block after block; the file appears when the `with` block ends well, or not at all.
+    """Writes decisions block by block; the file appears only if the `with` block succeeds.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class DecisionWriter:
 
     @property
     def n_rows(self) -> int:
-        """Rows appended so far."""
+        """Number of rows appended so far."""
         return self._rows
 
     def __enter__(self) -> Self:
@@ -164,11 +164,11 @@ class DecisionWriter:
         return self
 
     def append(self, decisions: Decisions) -> None:
-        """Add a block; it must come from the same model and have ids if the first block had."""
+        """Append a block; it must be of the same model, and have ids if the first block had."""
         self.append_table(decisions_table(decisions, first_row=self._rows))
 
     def append_table(self, table: pyarrow.Table) -> None:
-        """Add a block that is a table already, as `decisions_table` makes it and `read_decisions` gives it back."""
+        """Append a block that is already a table, as from `decisions_table` or `read_decisions`."""
         if self._stack is None or self._temporary is None:
             raise FeatureFileError("DecisionWriter: not open; use it as `with DecisionWriter(path) as writer:`")
         import pyarrow as pa
@@ -178,7 +178,7 @@ class DecisionWriter:
 
         content = table
         if self._path.suffix == ".csv":
-            # Plain columns only.
+            # CSV has only plain columns.
             classes = [name for name in table.column_names if name.startswith(THRESHOLD_PREFIX)]
             joined = [name.removeprefix(THRESHOLD_PREFIX) for name in classes if SET_SEPARATOR in name]
             if joined:
@@ -201,7 +201,7 @@ class DecisionWriter:
             if self._path.suffix == ".csv":
                 self._writer = self._stack.enter_context(pyarrow.csv.CSVWriter(*to))
             else:
-                # Every id is another one: a dictionary of them would only cost time.
+                # All ids differ, so a dictionary of them would only cost time.
                 words = [name for name in content.schema.names if name not in ("id", "row")]
                 written = pyarrow.parquet.ParquetWriter(
                     *to, compression="zstd", use_dictionary=words, write_page_checksum=True
@@ -230,7 +230,7 @@ class DecisionWriter:
         with stack:
             if self._writer is None:
                 raise FeatureFileError(f"{self._path}: no decisions were appended, so nothing was written")
-            # Sorted by hand: `np.unique` takes twenty times as long. Different ids may share a hash, which is no error.
+            # Sorted, because `np.unique` takes twenty times as long. Different ids may share a hash, which is no error.
             hashes = np.sort(np.concatenate(self._hashes))
             if (hashes[1:] == hashes[:-1]).any() and pc.count_distinct(
                 pa.chunked_array(self._who)

@@ -1,4 +1,4 @@
-"""Write a feature file and its prompts: both appear, or neither."""
+"""Write a feature file and its prompts, together or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-#: Rows per row group: what a reader holds at the least.
+#: Rows per row group, the smallest part that a reader holds in memory.
 _ROW_GROUP = 8192
 
 
@@ -41,9 +41,9 @@ def write_features(
     backbone: str | None = None,
     embedding_type: Literal["float32", "float16"] = "float32",
 ) -> None:
-    """Write a cohort as Parquet, and its prompts next to it; the same content gives the same bytes.
+    """Write a cohort as Parquet, with its prompts next to it; the same content gives the same bytes.
 
-    Nothing is written unless everything is in order, and both files appear together or not at all.
+    Everything is checked before anything is written, and both files appear together or not at all.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ def write_features(
     ids : sequence of length n
         One different id per image.
     label_names, roles, groups : sequence of length n, optional
-        None within one of them means that the value of that image is missing.
+        None in one of them means that the image has no value.
     review_probability : array_like of shape (n,), optional
-        Known probability of review, 0 to 1, for a site model with `calibrate_with="weighted"`; NaN is a missing value.
+        Known review probability, 0 to 1, for a site model with `calibrate_with="weighted"`; NaN is a missing value.
     metadata : mapping of str to sequence of length n, optional
         Further columns; None and NaN are missing values.
     prompts : Prompts, optional
@@ -136,14 +136,14 @@ def write_features(
 
 
 def write_roles(path: str | os.PathLike[str], *, features: FeatureFile, roles: TextArray) -> None:
-    """Write a feature file again with this role per row, and its prompts next to it.
+    """Write a feature file again with these roles, one per row, and its prompts next to it.
 
-    Embeddings pass through in blocks, so memory does not grow with the file.
+    Embeddings are copied in blocks, so memory does not grow with the file.
 
     Parameters
     ----------
     path : path-like
-        Another file than the one that is read.
+        Must differ from the file that is read.
     features : FeatureFile
     roles : ndarray of str, shape (n,)
     """
@@ -167,7 +167,7 @@ def write_roles(path: str | os.PathLike[str], *, features: FeatureFile, roles: T
 
 @contextmanager
 def _writer(file: Path, schema: pyarrow.Schema, *, prompts: Prompts | None) -> Iterator[pyarrow.parquet.ParquetWriter]:
-    """A Parquet writer whose file appears with its prompts when the block ends well."""
+    """A Parquet writer whose file appears, together with its prompts, when the block succeeds."""
     import pyarrow.parquet as pq
 
     paths = [file] if prompts is None else [file.with_name(file.stem + PROMPTS_SUFFIX), file]
@@ -178,7 +178,7 @@ def _writer(file: Path, schema: pyarrow.Schema, *, prompts: Prompts | None) -> I
             temporary[-1],
             schema,
             compression="zstd",
-            # Embeddings hardly repeat a number: a dictionary of them would only cost time and space.
+            # Values of embeddings rarely repeat: a dictionary of them would only cost time and space.
             use_dictionary=[name for name in schema.names if name != "embedding"],
             write_page_checksum=True,
         ) as writer:

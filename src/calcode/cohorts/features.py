@@ -1,4 +1,4 @@
-"""Feature files: one Parquet file per cohort, one row per image, its prompts next to it.
+"""Feature files: one Parquet file per cohort with one row per image, and its prompts next to it.
 
 Embeddings are patient-derived data: store and share the files accordingly.
 """
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.compute
 
-#: Where no class can be this many times as likely as another, probabilities are as good as equal.
+#: If no class can be this many times as likely as another, the probabilities are practically equal.
 _FLAT = 2.5
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FeatureFile:
-    """A checked feature file, not yet read; made by `open_features`.
+    """A checked feature file whose rows are not read yet; made by `open_features`.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class FeatureFile:
     backbone : str or None
     n_rows : int
     contents : Contents
-        Which columns there are, and how many rows each label and each role has.
+        Its columns, and how many rows each label and each role has.
     """
 
     path: Path
@@ -76,12 +76,12 @@ class FeatureFile:
 
     @property
     def prompt_digest(self) -> str:
-        """Digest of the prompts the evidence will be made with."""
+        """Digest of the prompts from which the evidence will be made."""
         return self.prompts.digest
 
     @property
     def metadata_columns(self) -> tuple[str, ...]:
-        """The columns without a meaning of their own."""
+        """The columns that have no reserved meaning."""
         return tuple(name for name in self.contents.columns if name not in parquet.RESERVED_COLUMNS)
 
     @property
@@ -97,22 +97,22 @@ class FeatureFile:
         classes: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
     ) -> Cohort:
-        """The chosen rows as one cohort.
+        """Read the chosen rows as one cohort.
 
-        Labels are None if no chosen row has one (a clinic's new images). If some have one and some do not,
-        that is an error. A `label_name` that is not among the classes of the prompts gives the label -1.
+        Labels are None if no chosen row has one (a clinic's new images). If only some rows have one, that is an error.
+        A `label_name` that is not among the classes of the prompts gives the label -1.
 
         Parameters
         ----------
         role : str or sequence of str, optional
             Only the rows of these roles.
         where : pyarrow.compute.Expression, optional
-            Only the rows for which this holds, such as ``pc.field("site") != "rosendahl"``. It may name any
-            column but `embedding`; a comparison with a missing value does not hold.
+            Only the rows for which this is true, such as ``pc.field("site") != "rosendahl"``. It may use any column
+            except `embedding`; a comparison with a missing value is not true.
         classes : sequence of str, optional
             Restrict the evidence to these classes; other labels become -1 (`Evidence.restrict`).
         columns : sequence of str, optional
-            The metadata columns to keep; all of them if not given.
+            The metadata columns to keep; default: all.
 
         Returns
         -------
@@ -136,12 +136,12 @@ class FeatureFile:
         classes: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[Cohort]:
-        """The chosen rows in blocks, in the order of the file and in memory that does not grow with it.
+        """Read the chosen rows in blocks, in file order and in memory that does not grow with the file.
 
         Parameters
         ----------
         batch_size : int
-            Rows read at a time; a block holds those of them that were chosen.
+            Rows read at a time; a block holds the chosen rows among them.
         role, where, classes, columns
             As in `read`.
         """
@@ -159,9 +159,9 @@ class FeatureFile:
         Parameters
         ----------
         table : pyarrow.Table
-            With the columns `id`, `embedding` and, where the file has them, `group` and `review_probability`.
+            With the columns `id`, `embedding` and, if the file has them, `group` and `review_probability`.
         labels : ndarray of shape (n,), optional
-            Class indices; a decision does not look at them.
+            Class indices; decisions do not use them.
         classes : sequence of str, optional
             As in `read`.
         """
@@ -170,7 +170,7 @@ class FeatureFile:
             matrix: FloatArray = self.stored_embeddings(table).astype(np.float64)
             with np.errstate(over="ignore", invalid="ignore"):
                 squared = np.einsum("ij,ij->i", matrix, matrix)
-            # One pass finds whether any row is bad; only then are the bad rows looked for.
+            # One pass shows whether any row is bad; only then are the bad rows located.
             if not (np.isfinite(squared) & (squared > 0)).all():
                 self._refuse_rows(table, np.asarray(~np.isfinite(matrix).all(axis=1)), "NaN, infinity or a null")
                 self._refuse_rows(table, np.asarray(~matrix.any(axis=1)), "a vector of length zero")
@@ -199,7 +199,7 @@ class FeatureFile:
         role: str | Sequence[str] | None = None,
         where: pyarrow.compute.Expression | None = None,
     ) -> pyarrow.Table:
-        """The chosen ones among rows that were read from this file; parameters as in `read`."""
+        """The chosen rows of a table that was read from this file; parameters as in `read`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -230,17 +230,17 @@ class FeatureFile:
             ) from error
 
     def stored_embeddings(self, table: pyarrow.Table) -> AnyArray:
-        """Embeddings of rows of this file as they are stored, float16 or float32; shape (n, d).
+        """Embeddings of rows of this file in their stored type, float16 or float32; shape (n, d).
 
-        Rows without an embedding or of another length are refused. A null within a list is NaN; NaN and zeros are not
-        looked for.
+        Rows without an embedding or with one of another length are refused. A null within a list becomes NaN; NaN and
+        zeros are not checked.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
         dimension = self.prompts.text.shape[2]
         column = table["embedding"].combine_chunks()
-        if isinstance(column, pa.ChunkedArray):  # what older versions give for a table without rows
+        if isinstance(column, pa.ChunkedArray):  # older versions return this for a table without rows
             return np.empty((0, dimension))
         if column.null_count:
             self._refuse_rows(table, column.is_null().to_numpy(zero_copy_only=False), "no embedding")
@@ -260,7 +260,7 @@ class FeatureFile:
             )
 
     def labels_and_groups(self) -> tuple[TextArray, TextArray | None]:
-        """Name of the diagnosis and, where the file has them, group of every row; no embedding is read.
+        """Diagnosis and, if the file has them, group of every row; embeddings are not read.
 
         An integer label of -1 has no name and is called "(outside)".
         """
@@ -292,7 +292,7 @@ class FeatureFile:
         batch_size: int,
         leave_out: Sequence[str] = (),
     ) -> Iterator[pyarrow.Table]:
-        """The chosen rows as tables, none of them empty, without the columns that nobody asked for."""
+        """The chosen rows as non-empty tables, without columns that are not needed."""
         absent = [name for name in columns or () if name not in self.metadata_columns]
         if absent:
             raise FeatureFileError(f"{self.path}: no metadata columns {absent}; it has {list(self.metadata_columns)}")
@@ -306,7 +306,7 @@ class FeatureFile:
                 yield chosen
 
     def _labelled(self, *, role: str | Sequence[str] | None, where: pyarrow.compute.Expression | None) -> bool:
-        """Whether the chosen rows carry labels; an error if only some do."""
+        """Whether the chosen rows have labels; an error if only some do."""
         column = self.contents.label_column
         if column is None or self.contents.n_unlabelled in (0, self.n_rows):
             return column is not None and self.contents.n_unlabelled == 0
@@ -336,13 +336,13 @@ class FeatureFile:
         return Cohort(evidence=evidence, metadata=metadata, roles=roles)
 
     def _label_names(self, table: pyarrow.Table) -> tuple[TextArray, BoolArray]:
-        """Names and missing labels, of a file that has a column of them."""
+        """Names and mask of missing labels, for a file that has a column of labels."""
         column, classes = self.contents.label_column, self.contents.file_classes
         assert column is not None, "the caller looked"
         return parquet.label_names(table, column=column, file_classes=classes, path=self.path)
 
     def _labels(self, table: pyarrow.Table) -> tuple[TextArray, IntArray]:
-        """Name and class index of every row, -1 for a diagnosis outside the classes; no label may be missing."""
+        """Name and class index of every row, -1 for a diagnosis outside the classes; labels must not be missing."""
         contents = self.contents
         known = contents.file_classes
         names, _ = self._label_names(table)
@@ -351,7 +351,7 @@ class FeatureFile:
         labels = np.array([index.get(str(name), -1) for name in found], dtype=np.int64)[inverse]
         if contents.label_column == "label_name" and "label" in contents.columns and known is not None:
             given = parquet.label_numbers(table, file_classes=known, path=self.path)
-            # An index of -1 says "outside the classes of the file", which may be more than the prompts know.
+            # Index -1 means outside the classes of the file, which may be more classes than the prompts have.
             by_index = np.array([*(index.get(name, -1) for name in known), -1])[given]
             differ = np.where(given >= 0, by_index != labels, np.isin(names, known))
             if differ.any():
@@ -370,17 +370,17 @@ def open_features(
     prompts: Prompts | str | os.PathLike[str] | None = None,
     backbone: str | None = None,
 ) -> FeatureFile:
-    """Check a feature file, without reading its embeddings.
+    """Check a feature file without reading its embeddings.
 
     Parameters
     ----------
     path : path-like
-        A Parquet file with the columns `id`, `embedding` and, where known, `label_name` (or integer `label`
-        with `classes` in the schema metadata), `role`, `group`, `review_probability`; every other column is metadata.
+        A Parquet file with the columns `id`, `embedding` and, if known, `label_name` (or integer `label` with
+        `classes` in the schema metadata), `role`, `group`, `review_probability`; every other column is metadata.
     prompts : Prompts or path-like, optional
-        Looked for next to the file if not given: `<stem>.prompts.safetensors`, else `prompts.npz`.
+        Default: `<stem>.prompts.safetensors` next to the file, else `prompts.npz`.
     backbone : str, optional
-        Name of the frozen model; must agree with the one in the schema metadata where that is recorded.
+        Name of the frozen model; must agree with the one in the schema metadata, if recorded.
 
     Returns
     -------
@@ -389,9 +389,8 @@ def open_features(
     Raises
     ------
     FeatureFileError
-        Naming the file, the column and the remedy: a missing column, an id that is null or repeated, another
-        type, another dimension than the prompts', prompts other than those recorded in the file, a truncated
-        file.
+        Names the file, the column and the remedy: a missing column, an id that is null or repeated, a wrong type, a
+        dimension that differs from the prompts', prompts other than those recorded in the file, or a truncated file.
 
     Examples
     --------

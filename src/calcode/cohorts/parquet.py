@@ -1,6 +1,6 @@
-"""Feature files as Parquet: their rows in blocks, in memory that does not grow with the file, and what they hold.
+"""Feature files as Parquet: their rows in blocks, in memory that does not grow with the file, and their contents.
 
-Columns, classes, labels and roles are found out without the embeddings. Damage becomes one kind of error.
+Columns, classes, labels and roles are read without the embeddings. All damage is raised as one kind of error.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 HashArray = NDArray[np.uint64]
 
-#: Columns with a meaning of their own; every other column is metadata.
+#: Columns with a reserved meaning; every other column is metadata.
 RESERVED_COLUMNS = ("id", "label", "label_name", "role", "group", "review_probability", "embedding")
 #: Keys of the schema metadata.
 CLASSES_KEY = b"classes"
 BACKBONE_KEY = b"backbone"
 DIGEST_KEY = b"prompt_digest"
-#: Rows looked at together.
+#: Rows processed together.
 _ROWS = 65_536
-#: Bytes of a column chunk held at a time. Without a buffer a whole chunk, and so a whole file, would be.
+#: Bytes of a column chunk held at a time. Without a buffer a whole chunk, and so a whole file, would be held.
 _BUFFER_BYTES = 1 << 20
-#: A file of so many bytes is read without one: a buffer grows to whatever length a damaged page claims to have.
+#: A file up to this size is read without a buffer: a buffer grows to any length that a damaged page claims.
 _SMALL_FILE = 1 << 22
-#: Parts of one kind (row groups, columns) that a header may announce; room for them is taken before they are read.
+#: Most parts of one kind (row groups, columns) in a header; memory for them is allocated before they are read.
 _MOST_PARTS = 100_000
-#: Odd, with its ones spread out: a product with it moves every bit of a word upwards.
+#: An odd number with its ones spread out: multiplying by it moves every bit of a word upwards.
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
-#: Letters that are hashed together.
+#: Characters that are hashed together.
 _HASHED_LETTERS = 1 << 18
 
 
@@ -61,7 +61,7 @@ def stream_tables(path: Path, *, columns: Sequence[str], batch_size: int) -> Ite
 
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Whatever is wrong with the file as one kind of error that names it."""
+    """Raise everything that is wrong with the file as one kind of error that names it."""
     import pyarrow as pa
 
     try:
@@ -80,10 +80,10 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 class RowReader:
-    """Rows of a Parquet file by their numbers; to be closed.
+    """Rows of a Parquet file by their numbers; must be closed.
 
-    Ranges asked for in ascending order cost one pass over the file, however its row groups are cut, and row groups
-    between two ranges are not read.
+    Ranges requested in ascending order cost one pass over the file, however it is divided into row groups. Row
+    groups between two ranges are not read.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class RowReader:
 
         require_regular(path)
         with damage_named(path):
-            # Pages are checked as they are read.
+            # Page checksums are verified while reading.
             self._file = pq.ParquetFile(
                 path,
                 buffer_size=_BUFFER_BYTES if path.stat().st_size > _SMALL_FILE else 0,
@@ -129,11 +129,11 @@ class RowReader:
         self.n_rows = int(self.first_rows[-1])
         self._batches: Iterator[pyarrow.RecordBatch] = iter(())
         self._held: list[pyarrow.RecordBatch] = []
-        # Nothing is held yet: the first range jumps to its row group.
+        # Nothing is held yet: the first range starts at its row group.
         self._held_from = self._held_to = -1
 
     def table(self, start: int, stop: int) -> pyarrow.Table:
-        """Rows `start` to `stop` of the file, the latter not included."""
+        """Rows `start` to `stop` of the file, without `stop`."""
         import pyarrow as pa
 
         if start == stop == 0:
@@ -159,7 +159,7 @@ class RowReader:
                 while self._held and self._held_from + len(self._held[0]) <= start:
                     self._held_from += len(self._held.pop(0))
         table = pa.Table.from_batches(self._held).slice(start - self._held_from, stop - start)
-        # String views become strings: Arrow cannot filter views.
+        # String views are cast to strings, because Arrow cannot filter views.
         for i, entry in enumerate(table.schema):
             if pa.types.is_string_view(entry.type):
                 table = table.set_column(i, entry.with_type(pa.string()), table.column(i).cast(pa.string()))
@@ -168,7 +168,7 @@ class RowReader:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Columns of a feature file, what its schema metadata say, and how many rows each label and role has.
+    """Columns and schema metadata of a feature file, and how many rows each label and role has.
 
     Attributes
     ----------
@@ -177,9 +177,9 @@ class Contents:
     label_column : str or None
         `label_name` if there is one, else `label`, else None.
     file_classes : tuple of str or None
-        The classes an integer `label` counts through.
+        The classes to which an integer `label` refers.
     dimension : int or None
-        Length of an embedding; None if the lists have no fixed size and only the rows can tell.
+        Length of an embedding; None if the lists have no fixed size, so that only the rows show it.
     backbone, prompt_digest : str or None
     n_rows, n_unlabelled : int
     labels, roles : mapping of str to int
@@ -200,7 +200,7 @@ class Contents:
 
 
 def meant_class(name: str, classes: Sequence[str]) -> str | None:
-    """The class that a label may be meant for: the nearest but for case, blanks and spelling.
+    """The class that a label probably means: the nearest one, ignoring case, surrounding blanks and small misspellings.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def meant_class(name: str, classes: Sequence[str]) -> str | None:
 
 
 def unknown_labels_sentence(labels: Mapping[str, int], classes: Sequence[str]) -> str:
-    """Which of the counted labels match no class, and which one each may be meant for; "" where all match."""
+    """Name the counted labels that match no class, and the class that each probably means; "" if all match."""
     unknown = Counter({name: n for name, n in labels.items() if name and name not in classes})
     if not unknown:
         return ""
@@ -232,14 +232,14 @@ def unknown_labels_sentence(labels: Mapping[str, int], classes: Sequence[str]) -
 
 
 def read_contents(path: Path) -> Contents:
-    """Check the schema of a feature file, count its labels and roles, and refuse ids that are missing or repeated.
+    """Check the schema of a feature file, count its labels and roles, and refuse missing or repeated ids.
 
-    Of every id only a hash is kept (8 bytes), so that a file larger than memory can be checked.
+    Only a hash (8 bytes) of every id is kept, so that a file larger than memory can be checked.
 
     Raises
     ------
     FeatureFileError
-        Naming the file, the column and the remedy.
+        Names the file, the column and the remedy.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -251,7 +251,7 @@ def read_contents(path: Path) -> Contents:
             "write_features makes one"
         )
     with closing(RowReader(path, batch_size=_ROWS)) as reader, damage_named(path):
-        # Columns that are missing, repeated or of another type.
+        # Columns that are missing, repeated or of a wrong type.
         schema, names = reader.schema, reader.schema.names
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
@@ -354,9 +354,9 @@ def read_contents(path: Path) -> Contents:
 
 
 def text_hashes(column: pyarrow.ChunkedArray) -> HashArray:
-    """A hash of eight bytes for every text, by which equal ones are found; a missing text counts as empty.
+    """A hash of eight bytes for every text, used to find equal texts; a missing text counts as empty.
 
-    Eight letters of many texts are mixed in at a time. Python's own hash would take the texts one by one.
+    Eight characters of many texts are processed at a time. Python's own hash would process the texts one by one.
 
     Examples
     --------
@@ -371,7 +371,7 @@ def text_hashes(column: pyarrow.ChunkedArray) -> HashArray:
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        texts.to_pylist()  # Python's error says which letter is wrong
+        texts.to_pylist()  # Python's error says which character is wrong
         raise
     _, offsets, content = texts.buffers()
     places = np.frombuffer(offsets, dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
@@ -396,9 +396,9 @@ def text_hashes(column: pyarrow.ChunkedArray) -> HashArray:
 def label_names(
     table: pyarrow.Table, *, column: str, file_classes: tuple[str, ...] | None, path: Path
 ) -> tuple[TextArray, BoolArray]:
-    """The diagnosis of every row as the file names it, "" for an integer label of -1, and the mask of missing labels.
+    """The diagnosis of every row as in the file, "" for an integer label of -1, and the mask of missing labels.
 
-    A label is missing where it is null, or an empty name. Both arrays have shape (n,).
+    A label is missing if it is null or an empty name. Both arrays have shape (n,).
     """
     if column == "label_name":
         names = text_values(table[column])
@@ -425,7 +425,7 @@ def label_numbers(table: pyarrow.Table, *, file_classes: tuple[str, ...] | None,
 
 
 def text_values(column: pyarrow.ChunkedArray) -> TextArray:
-    """A column as text, "" where a value is missing; shape (n,)."""
+    """A column as text, "" for missing values; shape (n,)."""
     import pyarrow as pa
 
     values = column.cast(pa.string()).to_pylist()
@@ -449,7 +449,7 @@ def metadata_values(column: pyarrow.ChunkedArray) -> AnyArray:
 
 
 def is_text(kind: pyarrow.DataType) -> bool:
-    """Whether a column holds text, as itself, as a dictionary or as views; all nulls count as text too."""
+    """Whether a column holds text, directly, as a dictionary or as views; a column of nulls counts as text too."""
     import pyarrow.types as types
 
     plain = kind.value_type if types.is_dictionary(kind) else kind

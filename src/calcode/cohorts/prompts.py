@@ -19,10 +19,10 @@ from calcode.files import canonical_json, parsed_json, replacing, require_regula
 from calcode.method.artifact import PROMPTS_KEY, has_type
 from calcode.method.evidence import checked_classes, checked_temperature
 
-#: Ending of a prompt file: `derm.parquet` has its prompts in `derm.prompts.safetensors`.
+#: Suffix of a prompt file: the prompts of `derm.parquet` are in `derm.prompts.safetensors`.
 PROMPTS_SUFFIX = ".prompts.safetensors"
 _VERSION = 1
-#: What the metadata say, by name and type; a number of JSON may be whole.
+#: Entries of the metadata by name and type; a JSON number may be an integer.
 _FACTS = {
     "version": int,
     "classes": tuple[Any, ...],
@@ -32,9 +32,9 @@ _FACTS = {
     "shape": tuple[int, ...],
     "digest": str,
 }
-#: What reading a damaged archive raises.
+#: Exceptions that reading a damaged archive raises.
 _DAMAGE = (BadZipFile, zlib.error, OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError)
-#: Name of the older layout, one archive per folder.
+#: File name of the older layout, one archive per folder.
 _ARCHIVE_NAME = "prompts.npz"
 
 
@@ -51,16 +51,16 @@ class Prompts:
     classes : sequence of str
         The K class names.
     templates : sequence of str, optional
-        The M prompt templates, for the reader.
+        The M prompt templates, for information.
     label_texts : sequence of str, optional
-        What stood in the templates for each of the K classes, for the reader.
+        The texts that filled the templates for each of the K classes, for information.
 
     Attributes
     ----------
     digest : str
-        `prompt_digest` of what decides the logits; a fitted model refuses evidence made with another one.
+        `prompt_digest` of everything that the logits depend on; a fitted model refuses evidence with another digest.
     largest_odds : float
-        Bound on how many times as likely as another class any class can be, for any image.
+        For any image, no class can be more than this many times as likely as another.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class Prompts:
         bank.flags.writeable = False
         number = checked_temperature(temperature)
         unit = bank / np.linalg.norm(bank, axis=2, keepdims=True)
-        # No image favours one prompt over another by more than their distance, at most twice that to their mean.
+        # Cosines of an image with two prompts differ by at most their distance, at most twice that to their mean.
         apart = 2 * float(np.linalg.norm(unit - unit.mean(axis=0), axis=2).max())
         values: dict[str, Any] = {
             "text": bank,
@@ -131,12 +131,12 @@ class Prompts:
 
     @property
     def dimension(self) -> int:
-        """Length d of a prompt embedding, which is that of an image embedding."""
+        """Length d of a prompt embedding, equal to that of an image embedding."""
         return int(self.text.shape[2])
 
     @property
     def titles(self) -> dict[str, str]:
-        """What the names of the classes stand for; the names themselves where nothing else is known."""
+        """Full names of the classes; the names themselves if nothing else is known."""
         return dict(zip(self.classes, self.label_texts or self.classes, strict=True))
 
     @property
@@ -146,7 +146,7 @@ class Prompts:
 
 
 def prompt_digest(*, text: NDArray[np.float32], temperature: float, classes: Sequence[str]) -> str:
-    """SHA-256, in hex, of all that decides the logits: class names, shape, temperature, float32 bytes.
+    """SHA-256, in hex, of everything that the logits depend on: class names, shape, temperature, float32 bytes.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def write_prompts(path: str | os.PathLike[str], prompts: Prompts) -> None:
 
 
 def prompt_bytes(prompts: Prompts) -> bytes:
-    """What a prompt file holds."""
+    """The content of a prompt file."""
     from safetensors.numpy import save
 
     named = ("classes", "templates", "label_texts", "temperature", "digest")
@@ -202,7 +202,7 @@ def read_prompts(path: str | os.PathLike[str]) -> Prompts:
     Raises
     ------
     FeatureFileError
-        If the file is missing, truncated, foreign, newer than this version, or does not match its digest.
+        If the file is missing, truncated, of another program, newer than this version, or does not match its digest.
     """
     from safetensors import SafetensorError, safe_open
 

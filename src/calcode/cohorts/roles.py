@@ -18,13 +18,13 @@ _log = logging.getLogger(__name__)
 
 #: The data roles in the order in which a fit uses them (METHOD.md 1).
 ROLES = (*FITTED_ROLES, "test")
-#: Stands for the label -1.
+#: Name of the label -1.
 _OUTSIDE = "(outside)"
 
 
-#: Who takes a group that all want equally: first the roles whose class counts decide what is promised.
+#: Which role gets a group if several need it equally: first the roles whose class counts determine the promises.
 _TIE_ORDER = ("calibration", "validation", "gate", "test", "reference")
-#: Wishes closer than this are a tie: they differ by rounding alone.
+#: Needs closer than this are a tie: they differ only by rounding.
 _TIE = 1e-9
 
 
@@ -34,11 +34,11 @@ def split_roles(
     sizes: Sequence[float] = (0.2, 0.2, 0.2, 0.2, 0.2),
     random_state: int = 0,
 ) -> TextArray:
-    """A role for every image: groups stay whole, classes are spread evenly as far as the groups allow.
+    """Assign a role to every image: groups stay whole, and classes are spread as evenly as the groups allow.
 
-    The groups of the rarest classes are placed first, large ones before small ones; each goes to the role
-    that still lacks most of its classes. A warning names every class that would get an infinite guard because
-    its calibration count is too small; `role_counts` gives the table, which is also logged (level INFO).
+    The groups of the rarest classes are placed first, large groups before small ones. Each goes to the role that still
+    lacks most of its classes. A warning names every class that would get an infinite guard because its calibration
+    count is too small; `role_counts` gives the table, which is also logged (level INFO).
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ def split_roles(
         Class indices or names. -1 is balanced like a class; rows with it must be left out of validation and
         calibration afterwards (`Cohort.in_space_only`).
     groups : sequence of length n, optional
-        Lesion or patient of every image. Without it every image stands alone; so does an image whose group
-        is missing (None, NaN or "").
+        Lesion or patient of every image. Without it every image is its own group; so is an image whose group is
+        missing (None, NaN or "").
     sizes : sequence of five or four positive numbers
         Shares of reference, validation, gate, calibration and test that sum to 1, or whole numbers of images
         that sum to n. Four of them leave out the test role.
@@ -81,7 +81,7 @@ def split_roles(
         raise RoleError("labels: empty; there is nothing to split")
     group_of = np.arange(n)
     if groups is not None:
-        # Consecutive codes; every row without a group gets one of its own.
+        # Consecutive codes; every row without a group gets its own code.
         column, alone = _column(groups, name="groups")
         codes = np.unique(column, return_inverse=True)[1].astype(np.int64)
         codes[alone] = len(codes) + np.arange(alone.sum())
@@ -128,7 +128,7 @@ def _place(content: FloatArray, *, targets: IntArray, names: tuple[str, ...], ra
     n_groups = len(content)
     class_counts = content.sum(axis=0)
     sizes = content.sum(axis=1)
-    # What each class still lacks in each role, and the room left in each role.
+    # How many images each class still lacks in each role, and the space left in each role.
     lacking = np.outer(class_counts, targets / targets.sum())
     room = targets.astype(np.float64)
     rarest = np.where(content > 0, class_counts, np.inf).min(axis=1)
@@ -142,7 +142,7 @@ def _place(content: FloatArray, *, targets: IntArray, names: tuple[str, ...], ra
         amounts = content[group, present]
         # Steepest descent of sum over class and role of lacking^2 / class count.
         wish = (amounts / class_counts[present]) @ lacking[present]
-        # The role that wants a group most among those with room for it; no role may stay empty.
+        # The role that needs a group most among those with space for it; no role may stay empty.
         size = sizes[group]
         left = n_groups - position
         fits = room >= size
@@ -160,7 +160,7 @@ def _place(content: FloatArray, *, targets: IntArray, names: tuple[str, ...], ra
 
 
 def _column(values: Sequence[object] | AnyArray, *, name: str) -> tuple[AnyArray, BoolArray]:
-    """A column of integers or names, and the mask of its missing values."""
+    """A column of integers or names, and the mask of missing values."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise RoleError(f"{name}: shape {array.shape} is not (n,); give one value per image")
@@ -206,13 +206,13 @@ class RoleCounts:
 
     @property
     def infinite_guard(self) -> tuple[str, ...]:
-        """Classes whose guard would be +inf: if protected, they are in every set."""
+        """Classes whose guard would be +inf: a protected one is in every set."""
         return tuple(name for name, count in self.calibration.items() if count < self.needed[name])
 
     def guard_sentence(self) -> str:
-        """What the calibration counts mean for the guard, in a sentence.
+        """One sentence on what the calibration counts mean for the guard.
 
-        The guard counts accepted images only, so a class barely above the number needed may still fall below
+        The guard counts only accepted images, so a class barely above the number needed may still fall below
         it.
         """
         if not self.infinite_guard:
@@ -250,12 +250,12 @@ def role_counts(
     labels : sequence of length n
         Class indices (-1 is outside the label space) or class names.
     roles : sequence of length n
-        Role names, as `split_roles` gives them; other names are counted after the five.
+        Role names, as from `split_roles`; other names are counted after the five roles.
     classes : sequence of str, optional
-        All class names: a class without any image is then counted too, and indices are shown as names. Names
-        in `labels` that are not among them count as outside.
+        All class names. A class without images is then counted too, and indices are shown as names. Names in `labels`
+        that are not among them count as outside.
     guard_miscoverage : float or mapping of class to float
-        As the model will use it; classes that a mapping leaves out take 0.05.
+        The model's setting; classes missing from a mapping get 0.05.
 
     Returns
     -------
@@ -270,7 +270,7 @@ def role_counts(
     given = np.asarray(labels)
     if given.ndim != 1:
         raise RoleError(f"labels: shape {given.shape} is not (n,); give one label per image")
-    # Class names and the index of every label among them, -1 outside.
+    # Class names, and the class index of every label, -1 outside.
     if given.dtype.kind in "iu":
         indices = given.astype(np.int64)
         found = np.unique(indices[indices >= 0])

@@ -1,4 +1,4 @@
-"""Data sets as their owners publish them: readers, splits, templates, and a check before the long work."""
+"""Data sets in the form their owners publish: readers, splits, templates, and a check before long work."""
 
 from __future__ import annotations
 

@@ -17,27 +17,27 @@ from calcode.errors import CalcodeWarning, DatasetError
 NAME = "camelyon17"
 CLASSES = ("non-tumor", "tumor")
 PUBLISHED = Published(images=455_954)
-#: The hospital that is held out, numbered from 0 as in the file.
+#: The held-out hospital, numbered from 0 as in the file.
 HELD_OUT_CENTRE = "2"
-#: The paper gives only the reference of Camelyon17, near 1,937 of 10,000; the other roles share the rest.
+#: The paper gives only the size of Camelyon17's reference, near 1,937 of 10,000; the other roles share the rest.
 CAMELYON17_SIZES = (1937, 2016, 2016, 2016, 2015)
 CAMELYON17_PER_CLASS = 5000
 _LABELS = LabelMap(inside={"0": "non-tumor", "1": "tumor"})
 
 
 def read_camelyon17(folder: str | Path) -> ImageListing:
-    """Camelyon17-WILDS as published: `metadata.csv` and the PNG files under `patches`.
+    """Read Camelyon17-WILDS as published: `metadata.csv` and the PNG files under `patches`.
 
     Groups are patients; `site` is the hospital ("centre 0" to "centre 4"), `slide` the slide.
 
     Parameters
     ----------
     folder : path-like
-        The folder `camelyon17_v1.0`, or the one that holds it.
+        The folder `camelyon17_v1.0`, or its parent folder.
     """
     path = needed_csv(folder, "metadata.csv", dataset="Camelyon17-WILDS")
     columns = read_columns(path, needed=("patient", "node", "x_coord", "y_coord", "tumor", "slide", "center"))
-    # A spreadsheet that saved the file again has dropped leading zeros.
+    # A spreadsheet program that saved the file may have dropped leading zeros.
     patients = np.char.zfill(columns["patient"], 3)
     places = zip(patients, columns["node"], columns["x_coord"], columns["y_coord"], strict=True)
     stems = [f"patient_{patient}_node_{node}_x_{x}_y_{y}" for patient, node, x, y in places]
@@ -60,11 +60,11 @@ def read_camelyon17(folder: str | Path) -> ImageListing:
 def camelyon17_roles(
     listing: ImageListing, *, per_class: int = CAMELYON17_PER_CLASS, random_state: int = 0
 ) -> TextArray:
-    """Roles of a sample of Camelyon17, "" for the patches outside the sample; shape (n,).
+    """Roles of a sample of Camelyon17, "" for patches outside the sample; shape (n,).
 
-    `per_class` patches of each class are drawn from the held-out hospital (role `external`), and as many
-    from the four others together; the latter are split by patient. Whole patients are large, so the sizes
-    come only near the targets. The draw depends on the ids and the seed, not on the order of the rows.
+    `per_class` patches of each class are drawn from the held-out hospital (role `external`), and as many from the other
+    four hospitals together; the latter are split by patient. Whole patients are large, so the sizes are only near the
+    targets. The draw depends on the ids and the seed, not on the order of the rows.
     """
     if per_class < 1:
         raise DatasetError(f"per_class: {per_class} must be at least 1")
@@ -94,7 +94,7 @@ def camelyon17_setting(
     folder : path-like
         As for `read_camelyon17`.
     per_class : int
-        Patches per class, in the held-out hospital and in the others together.
+        Patches per class, in the held-out hospital and in the other hospitals together.
     random_state : int
         Seed of the draw and of the split.
     """

@@ -1,4 +1,4 @@
-"""What is wrong with a folder of images, found before the long work begins."""
+"""Find problems in a folder of images before long work begins."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from calcode.datasets.listing import ImageListing, count_sentences
 from calcode.datasets.registry import dataset_named
 from calcode.errors import RoleError
 
-#: Below this many pixels a side, an image has less detail than the smallest published set here (96).
+#: An image with a shorter side, in pixels, has less detail than the smallest published data set here (96).
 SMALLEST_SIDE = 64
 _SHOWN = 5
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """Importance of a finding."""
 
     FIX = "fix"
     WARNING = "warning"
@@ -39,7 +39,7 @@ class Finding:
     message : str
         What is wrong and what to do.
     count : int
-        Images, groups or labels concerned; 0 where the finding is about the whole.
+        Number of images, groups or labels affected; 0 if the finding is about the whole listing.
     examples : tuple of str
         The first few of them: ids, never the path of a DICOM file.
     """
@@ -59,7 +59,7 @@ class CheckReport:
     ----------
     listing : ImageListing
     findings : tuple of Finding
-        The ones that must be fixed first.
+        Findings that must be fixed come first.
     """
 
     listing: ImageListing
@@ -67,7 +67,7 @@ class CheckReport:
 
     @property
     def must_fix(self) -> bool:
-        """Whether something must be fixed before figures mean anything."""
+        """Whether something must be fixed before figures are meaningful."""
         return any(one.level is Level.FIX for one in self.findings)
 
 
@@ -78,18 +78,18 @@ def check_listing(
     smallest_side: int = SMALLEST_SIDE,
     advance: Callable[[int], None] | None = None,
 ) -> CheckReport:
-    """Decode every image and report everything that would spoil the work on them.
+    """Decode every image and report everything that would spoil later work.
 
     Parameters
     ----------
     listing : ImageListing
-        With `roles`, it is also checked that no group and no image is in two of them.
+        If it has `roles`, the check includes that no group and no image is in two of them.
     workers : int, optional
-        Processes that decode; one per core if not given, 0 for this one.
+        Number of decoding processes; default: one per core; 0 decodes in this process.
     smallest_side : int
         Images with a shorter side are named.
     advance : callable, optional
-        Called with 1 for every image done.
+        Called with 1 after every image.
 
     Returns
     -------
@@ -165,9 +165,9 @@ def _joined(ids: Sequence[str], words: Sequence[str]) -> str:
 
 
 def listing_to_check(name: str, folder: str | Path) -> ImageListing:
-    """A data set by its name, with the roles of the paper's setting where it can be split.
+    """Read a data set by name, with the roles of the paper's setting if it can be split.
 
-    A folder too small or too broken for a split is checked all the same; a note says why it has no roles.
+    A folder that is too small or too broken for a split is checked too; a note says why it has no roles.
     """
     known = dataset_named(name)
     listing = known.read(Path(folder))
@@ -180,5 +180,5 @@ def listing_to_check(name: str, folder: str | Path) -> ImageListing:
 
 
 def role_totals(listing: ImageListing) -> dict[str, int]:
-    """Images per role, in the order of their first row; empty where there are no roles."""
+    """Images per role, in the order of their first row; empty if there are no roles."""
     return {} if listing.roles is None else dict(Counter(role for role in listing.roles.tolist() if role))

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from calcode.arrays import AnyArray, FloatArray
 from calcode.errors import ImageError
 
-#: Endings under which DICOM files travel; many have none, so the first bytes decide.
+#: Suffixes of DICOM files; many files have none, so the first bytes decide.
 DICOM_SUFFIXES = frozenset({".dcm", ".dicom"})
 _MARK_AT, _MARK = 128, b"DICM"
-#: Pixels that an image may have: 134 million, more than any camera here gives, and 400 MB as RGB.
+#: Most pixels of an image: 134 million, more than any camera here gives, and 400 MB as RGB.
 MAX_PIXELS = 1 << 27
 TOO_MANY_PIXELS = f"more than {MAX_PIXELS:,} pixels; save a smaller copy"
-#: Bytes that a compressed file may unpack to: every pixel with three samples of 16 bits, and its header.
+#: Most bytes to which a compressed file may unpack: every pixel with three samples of 16 bits, and its header.
 _MAX_UNPACKED = 6 * MAX_PIXELS + (1 << 24)
 #: Rows of an image that are scaled at a time.
 _STRIP = 1024
-#: Beyond every stored value: a linear window has reached its flat ends here.
+#: Far beyond every stored value: a linear window has reached its flat ends here.
 _FAR = 2.0**40
-#: All that is read of a header: what the pixels mean. Names, numbers and dates are never even loaded, so that
+#: The only header fields that are read; they describe the pixels. Names, numbers and dates are never loaded, so that
 #: no warning of pydicom can quote them.
 PIXEL_TAGS = (
     *("SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames", "Rows", "Columns"),
@@ -43,11 +43,11 @@ PIXEL_TAGS = (
 
 
 def is_dicom(path: Path) -> bool:
-    """Whether a file is DICOM, by its ending or its mark at byte 128."""
+    """Whether a file is DICOM, by its suffix or its mark at byte 128."""
     if path.suffix.lower() in DICOM_SUFFIXES:
         return True
     try:
-        # A pipe or a device could keep a reader for ever.
+        # Reading a pipe or a device could block forever.
         if not stat.S_ISREG(path.stat().st_mode):
             return False
         with path.open("rb") as file:
@@ -57,23 +57,23 @@ def is_dicom(path: Path) -> bool:
 
 
 def require_pixels(width: int, height: int) -> None:
-    """Raise for an image too large to decode, before it is: a small file can hold billions of pixels."""
+    """Raise if an image is too large, before it is decoded: a small file can hold billions of pixels."""
     if width * height > MAX_PIXELS:
         raise ImageError(TOO_MANY_PIXELS)
 
 
 def content_id(path: Path, *, key: bytes = b"") -> str:
-    """An id for a DICOM file that says nothing about the patient: a hash of the file's bytes.
+    """An id for a DICOM file that reveals nothing about the patient: a hash of the file's bytes.
 
-    Neither the file's name nor a field of the header is used as such: both may identify a patient, and a hash
-    of either alone could be undone by trying all names. Whoever holds the same file can compute the same id;
-    with a secret `key` only whoever knows the key can.
+    Neither the file's name nor a header field is used for the id. Both may identify a patient, and a hash of either
+    alone could be reversed by trying all names. Anyone with the same file can compute the same id; with a secret `key`,
+    only someone who also knows the key.
 
     Parameters
     ----------
     path : Path
     key : bytes
-        At most 64 bytes; the same key gives the same ids.
+        At most 64 bytes; the same key gives the same ids for the same files.
 
     Returns
     -------
@@ -91,15 +91,15 @@ def content_id(path: Path, *, key: bytes = b"") -> str:
 
 
 def read_dicom(path: Path) -> NDArray[np.uint8]:
-    """The one frame of a DICOM file as RGB, shape (height, width, 3).
+    """Read the single frame of a DICOM file as RGB, shape (height, width, 3).
 
-    Grey values pass the modality transform and the file's own VOI table or first window; without either, the
-    range of the image becomes 0 to 255. MONOCHROME1 (small values bright) is inverted.
+    Grey values go through the modality transform and the file's own VOI table or first window; without either, the
+    range of the image becomes 0 to 255. MONOCHROME1 (small values are bright) is inverted.
 
     Raises
     ------
     ImageError
-        With a reason in words of our own: pydicom's messages may quote the header.
+        With a reason in our own words: pydicom's messages may quote the header.
     """
     try:
         import pydicom
@@ -112,7 +112,7 @@ def read_dicom(path: Path) -> NDArray[np.uint8]:
         if "PixelData" not in header:
             raise ImageError("not a DICOM image: no pixel data in it")
         if not getattr(header.file_meta, "TransferSyntaxUID", ""):
-            # Files without a preamble are, by the standard's default, little endian with implicit types.
+            # By the standard's default, files without a preamble are little endian with implicit types.
             header.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
         frames = int(header.get("NumberOfFrames", 1) or 1)
         if frames > 1:
@@ -142,12 +142,12 @@ def read_dicom(path: Path) -> NDArray[np.uint8]:
 
 
 def _require_small_unpacked(path: Path) -> None:
-    """Raise if a deflated file unpacks to more than any image here needs; pydicom would unpack it whole."""
+    """Raise if a deflated file unpacks to more than any image here needs; pydicom would unpack all of it."""
     from pydicom.filereader import _read_file_meta_info, read_preamble
     from pydicom.uid import DeflatedExplicitVRLittleEndian
 
     with path.open("rb") as file:
-        # As pydicom itself begins: what follows is where it would unpack from.
+        # The same first steps as pydicom's: unpacking would start after them.
         read_preamble(file, force=True)
         if _read_file_meta_info(file).get("TransferSyntaxUID") != DeflatedExplicitVRLittleEndian:
             return
@@ -160,42 +160,42 @@ def _require_small_unpacked(path: Path) -> None:
 
 
 def has_burned_in_text(path: Path) -> bool:
-    """Whether the header says that text, perhaps a name, is part of the pixels (BurnedInAnnotation)."""
+    """Whether the header says that text, perhaps a name, is in the pixels (BurnedInAnnotation)."""
     try:
         import pydicom
 
         _require_small_unpacked(path)
         header = pydicom.dcmread(path, force=True, stop_before_pixels=True, specific_tags=["BurnedInAnnotation"])
         return str(header.get("BurnedInAnnotation", "")).strip().upper() == "YES"
-    except Exception:  # an unreadable header is reported where the image is decoded
+    except Exception:  # an unreadable header is reported when the image is decoded
         return False
 
 
 def _windowed(stored: AnyArray, header: Any) -> NDArray[np.uint8]:
-    """Grey values through the modality and VOI transforms to 0..255, shape (height, width)."""
+    """Map grey values through the modality and VOI transforms to 0..255, shape (height, width)."""
     from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut
 
     values = apply_modality_lut(stored, header)
     if header.get("VOILUTSequence"):
-        if values.dtype.kind == "f":  # a rescaled image; a table is looked up by whole numbers
+        if values.dtype.kind == "f":  # a rescaled image; table lookup needs integers
             values = np.rint(values).astype(np.int64)
         table: Any = header.VOILUTSequence[0]
         top = float(2 ** int(table.LUTDescriptor[2]) - 1)
         return _eight_bits(apply_voi_lut(values, header), low=0.0, high=top)
-    # An element may be there and hold nothing.
+    # An element may be present but empty.
     if header.get("WindowCenter") is not None and header.get("WindowWidth") is not None:
-        # The flat ends of the window tell which output is black and which is white; the image itself need
-        # not reach them.
+        # The flat ends of the window show which output is black and which is white; the image itself may not
+        # reach them.
         ends: FloatArray = apply_voi_lut(np.array([-_FAR, _FAR]), header)
         return _eight_bits(apply_voi_lut(values, header), low=float(ends[0]), high=float(ends[1]))
     return _eight_bits(values, low=float(values.min()), high=float(values.max()))
 
 
 def _eight_bits(values: AnyArray, *, low: float, high: float) -> NDArray[np.uint8]:
-    """`low` to 0 and `high` to 255, everything beyond clipped; an image of one value is black."""
+    """Map `low` to 0 and `high` to 255 and clip everything beyond; an image with a single value becomes black."""
     span = high - low if high > low else 1.0
     scaled = np.empty(values.shape, dtype=np.uint8)
-    # In strips: eight bytes a value for the whole image would be several times the image.
+    # In strips: eight bytes per value for the whole image would be several times its size.
     for start in range(0, len(values), _STRIP):
         strip = (values[start : start + _STRIP].astype(np.float64) - low) * (255.0 / span)
         scaled[start : start + _STRIP] = np.clip(np.rint(strip), 0, 255)

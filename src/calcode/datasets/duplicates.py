@@ -1,4 +1,4 @@
-"""Every image of a listing decoded once: is it whole, how large is it, and does it occur twice."""
+"""Decode every image of a listing once: is it intact, how large is it, and does it occur twice."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from calcode.errors import DatasetError
 from calcode.files import file_sha256
 from calcode.kernels.threads import available_cores
 
-#: Images that a worker is given at a time.
+#: Number of images given to a worker at a time.
 _TASK_IMAGES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFacts:
-    """What decoding an image showed.
+    """Facts about an image from decoding it.
 
     Attributes
     ----------
     reason : str or None
-        Why it cannot be read; None for a good image.
+        Why it cannot be read; None for a readable image.
     width, height : int
         0 if unreadable.
     file_digest, pixel_digest : str
         SHA-256 of the file's bytes and of the decoded RGB pixels with their shape; "" if unreadable.
     burned_in_text : bool
-        Whether a DICOM header says that text is part of the pixels.
+        Whether a DICOM header says that text is in the pixels.
     """
 
     reason: str | None = None
@@ -51,15 +51,15 @@ class ImageFacts:
 def inspect_images(
     listing: ImageListing, *, workers: int | None = None, advance: Callable[[int], None] | None = None
 ) -> tuple[ImageFacts, ...]:
-    """Decode every image of a listing in worker processes, and keep only facts.
+    """Decode every image of a listing in worker processes, and keep only the facts.
 
     Parameters
     ----------
     listing : ImageListing
     workers : int, optional
-        Processes; one per core if not given, fewer for few images. 0 decodes in this process.
+        Number of processes; default: one per core, fewer for few images. 0 decodes in this process.
     advance : callable, optional
-        Called with 1 for every image done, for a progress bar.
+        Called with 1 after every image, for a progress bar.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def inspect_images(
     count = min(available_cores() if workers is None else workers, -(-len(paths) // _TASK_IMAGES))
     facts: list[ImageFacts] = []
     with WorkerPool(_facts, workers=count, crashed=lambda path: ImageFacts(reason=CRASHED)) as pool:
-        # A few tasks more than workers at a time, so that a hundred thousand paths do not wait in a queue.
+        # Only a few more tasks than workers at a time, so that a hundred thousand paths do not wait in a queue.
         tasks = (pool.submit(paths[start : start + _TASK_IMAGES]) for start in range(0, len(paths), _TASK_IMAGES))
         waiting = deque(islice(tasks, count + 2))
         while waiting:
@@ -109,9 +109,9 @@ class DuplicateGroup:
     ----------
     rows : tuple of int
     ids, label_names, roles, groups : tuple of str
-        Of these rows; roles are "" where the listing has none.
+        Of these rows; roles are "" if the listing has none.
     kind : {"file", "pixels"}
-        Whether all bytes of the files agree, or only the decoded pixels.
+        Whether the files agree in all bytes, or only in the decoded pixels.
     """
 
     rows: tuple[int, ...]
@@ -123,17 +123,17 @@ class DuplicateGroup:
 
     @property
     def conflicting(self) -> bool:
-        """Whether the same image bears several labels."""
+        """Whether the same image has several labels."""
         return len(set(self.label_names)) > 1
 
     @property
     def across_roles(self) -> bool:
-        """Whether the same image is in several roles: what was fitted on is tested on."""
+        """Whether the same image is in several roles, so that the test includes images of the fit."""
         return len(set(self.roles) - {""}) > 1
 
     @property
     def across_groups(self) -> bool:
-        """Whether the same image is filed under several lesions or patients (or under none, twice)."""
+        """Whether the same image belongs to several lesions or patients (or to none, twice)."""
         return len(set(self.groups)) > 1 or self.groups[0] == ""
 
 
@@ -145,7 +145,7 @@ class DuplicateReport:
     ----------
     groups : tuple of DuplicateGroup
     unreadable : tuple of int
-        Rows about which nothing can be said.
+        Rows that could not be compared.
     """
 
     groups: tuple[DuplicateGroup, ...]
@@ -178,9 +178,9 @@ def duplicates(listing: ImageListing, *, workers: int | None = None) -> Duplicat
     Parameters
     ----------
     listing : ImageListing
-        Its labels and, where it has them, roles and groups tell which duplicates do harm.
+        Its labels and, if it has them, roles and groups determine which duplicates do harm.
     workers : int, optional
-        Processes that decode; one per core if not given.
+        Number of decoding processes; default: one per core.
 
     Returns
     -------
@@ -203,7 +203,7 @@ def duplicates(listing: ImageListing, *, workers: int | None = None) -> Duplicat
 
 
 def duplicates_among(listing: ImageListing, *, facts: Sequence[ImageFacts]) -> DuplicateReport:
-    """The same from facts that are there already, one per row."""
+    """Do the same from existing facts, one per row."""
     rows_of: dict[str, list[int]] = defaultdict(list)
     for row, one in enumerate(facts):
         if one.reason is None:
@@ -224,10 +224,10 @@ def duplicates_among(listing: ImageListing, *, facts: Sequence[ImageFacts]) -> D
 
 
 def without_duplicates(listing: ImageListing, report: DuplicateReport) -> ImageListing:
-    """The listing without duplicates: conflicting labels drop the whole group, others keep one image.
+    """Remove duplicates: a group with conflicting labels is dropped, of other groups one image is kept.
 
-    Which label of two is right cannot be known, so an image that bears both is not evidence for either. Of a
-    group that agrees, the image with the first id in alphabetical order stays.
+    If two labels conflict, the right one cannot be known, so the image is evidence for neither. Of a group with equal
+    labels, the image with the alphabetically first id is kept.
     """
     keep = np.ones(len(listing), dtype=np.bool_)
     for group in report.groups:

@@ -1,4 +1,4 @@
-"""What lies in the folder of a data set: CSV files, read column by column, and image files, found in one walk."""
+"""Contents of a data set's folder: CSV files, read by column, and image files, found in one pass."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from calcode.errors import DatasetError
 from calcode.files import csv_delimiter
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}) | DICOM_SUFFIXES
-#: How a missing value is written, in small letters.
+#: Spellings of a missing value, in lower case.
 MISSING = frozenset({"", "na", "n/a", "nan", "none", "null", "unknown", "unk"})
 _TABLES = frozenset({".csv", ".tab", ".tsv"})
 _SHOWN = 8
 
 
 def checked_folder(folder: str | Path) -> Path:
-    """The folder as a path; refused if there is none."""
+    """The folder as a path; raise if it does not exist."""
     path = Path(folder)
     if not path.exists():
         raise DatasetError(f"folder: {path}: no such file or folder; check the name")
@@ -43,11 +43,11 @@ def find_csv(folder: Path, *names: str) -> Path | None:
 
 
 def needed_csv(folder: str | Path, *names: str, dataset: str) -> Path:
-    """The same, refused with the names that were looked for and what lies there instead."""
+    """The same, but raise if there is none; the error names the expected files and the tables that were found."""
     place = checked_folder(folder)
     found = find_csv(place, *names)
     if found is None:
-        # Only tables are named: other files, and folders, may be called after patients.
+        # Only tables are named: names of other files and folders may contain patients' names.
         there = sorted(entry.name for entry in place.iterdir() if entry.suffix.lower() in _TABLES)
         shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
         raise DatasetError(
@@ -58,14 +58,14 @@ def needed_csv(folder: str | Path, *names: str, dataset: str) -> Path:
 
 
 def read_columns(path: Path, *, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, TextArray]:
-    """Columns of a CSV file as text, shape (n,) each; the others are skipped.
+    """Columns of a CSV file as text, each of shape (n,); other columns are skipped.
 
-    Commas, tabs and semicolons are told apart by the header; a byte-order mark is skipped.
+    The header shows whether commas, tabs or semicolons separate; a byte-order mark is skipped.
 
     Raises
     ------
     DatasetError
-        If a needed column is missing, a line has too few or too many values, or there is no line at all.
+        If a needed column is missing, a line has too few or too many values, or there are no lines.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -99,13 +99,13 @@ def read_columns(path: Path, *, needed: Collection[str], optional: Collection[st
 
 
 def text_or_missing(values: TextArray) -> TextArray:
-    """Text in small letters, "" where a value is missing or said to be unknown; shape (n,)."""
+    """Text in lower case, "" if a value is missing or marked as unknown; shape (n,)."""
     small = np.char.lower(values)
     return np.where(np.isin(small, list(MISSING)), "", small)
 
 
 def numbers_or_missing(values: TextArray, *, path: Path, name: str) -> FloatArray:
-    """Numbers, NaN where a value is missing; shape (n,)."""
+    """Numbers, NaN if a value is missing; shape (n,)."""
     numbers = np.full(len(values), np.nan)
     for row, value in enumerate(values.tolist()):
         if value.lower() in MISSING:
@@ -129,11 +129,11 @@ class ImageFiles:
     relative : tuple of str
         Paths relative to `root` with forward slashes, sorted.
     by_stem : dict of str to str
-        Relative path by file name without its ending; where several files share it, the first.
+        Relative path by file name without its suffix; if several files share the name, the first.
     repeated : tuple of str
-        Stems that several files share: the same archive unpacked twice, or two formats side by side.
+        Stems that several files share: an archive unpacked twice, or two formats side by side.
     odd : tuple of str
-        Sentences about entries with the ending of an image that are left out.
+        Sentences about entries with an image suffix that are left out.
     """
 
     root: Path
@@ -143,20 +143,20 @@ class ImageFiles:
     odd: tuple[str, ...] = ()
 
     def paths_of(self, names: Iterable[str]) -> TextArray:
-        """Full path for every file stem, "" where there is none; shape (n,)."""
+        """Full path for every file stem, "" if there is none; shape (n,)."""
         found = [self.by_stem.get(name) for name in names]
         return np.array(["" if one is None else str(self.root / one) for one in found], dtype=np.str_)
 
     def existing(self, relative: Iterable[str]) -> TextArray:
-        """Full path for every relative path, "" where there is no such file; shape (n,)."""
+        """Full path for every relative path, "" if there is no such file; shape (n,)."""
         known = set(self.relative)
         return np.array([str(self.root / one) if one in known else "" for one in relative], dtype=np.str_)
 
     def notes(self, *, used: TextArray) -> tuple[str, ...]:
-        """What is odd about the files, given the paths that a listing uses."""
+        """Notes on irregularities of the files, given the paths that a listing uses."""
         notes = list(self.odd)
         if self.repeated:
-            # The name of a DICOM file may be that of a patient.
+            # The name of a DICOM file may be a patient's name.
             first = self.repeated[0]
             shown = "" if is_dicom(self.root / self.by_stem[first]) else f" (first: {first})"
             notes.append(
@@ -170,10 +170,10 @@ class ImageFiles:
 
 
 def image_files(root: Path) -> ImageFiles:
-    """Walk a folder once; hidden files and what archivers leave behind (`__MACOSX`) are skipped.
+    """Walk a folder once; skip hidden files and leftovers of archive programs (`__MACOSX`).
 
-    Links are followed, each folder once. Only regular files count: a pipe or a device with the ending of an image
-    could keep its reader for ever.
+    Links are followed, each folder only once. Only regular files count: reading a pipe or a device with an image suffix
+    could block forever.
     """
     relative: list[str] = []
     special = unreadable = 0
@@ -192,7 +192,7 @@ def image_files(root: Path) -> ImageFiles:
             known = file.suffix.lower() in IMAGE_SUFFIXES
             if not file.is_file():
                 special += known and file.exists()
-            # DICOM exports often have no ending at all: their first bytes tell.
+            # DICOM exports often have no suffix at all: their first bytes decide.
             elif known or (not file.suffix and is_dicom(file)):
                 found = file.relative_to(root).as_posix()
                 try:

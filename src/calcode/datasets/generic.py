@@ -1,4 +1,4 @@
-"""Data sets of one's own: images with a CSV file, or images in folders named after their classes."""
+"""Your own data sets: images with a CSV file, or images in folders named after their classes."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from calcode.datasets.folder import IMAGE_SUFFIXES, MISSING, checked_folder, ima
 from calcode.datasets.listing import Dataset, ImageListing, LabelMap
 from calcode.errors import DatasetError
 
-#: Our names for the columns with a meaning of their own, and what feature files call them.
+#: Our names for the columns with a reserved meaning, and their names in feature files.
 _USUAL = {"id": "id", "path": "path", "label": "label_name", "group": "group", "role": "role"}
 _SUBGROUPS = ("site", "age", "sex", "fitzpatrick", "anatomic_site")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CsvColumns:
-    """Which column of a CSV file holds what; None takes the usual name if the file has such a column.
+    """Names of the columns of a CSV file; None takes the usual name if the file has such a column.
 
     Attributes
     ----------
     id, path, label, group, role : str or None
-        Usual names: `id`, `path`, `label_name`, `group`, `role`, as in feature files. At least one of id and
-        path must be there: the path of an image relative to the folder, or the name of its file.
+        Usual names: `id`, `path`, `label_name`, `group`, `role`, as in feature files. At least one of id and path must
+        be present: the path of an image relative to the folder, or its file name.
     metadata : mapping of str to str
-        Our name to the file's, for `site`, `age`, `sex`, `fitzpatrick`, `anatomic_site` and any other column
-        to keep. The five are also found under their own names.
+        From our name to the file's name, for `site`, `age`, `sex`, `fitzpatrick`, `anatomic_site` and any other column
+        to keep. These five are also found under their own names.
     """
 
     id: str | None = None
@@ -42,7 +42,7 @@ class CsvColumns:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def named(self) -> list[str]:
-        """Columns that the caller named and that must therefore exist."""
+        """Columns that the caller named, which must therefore exist."""
         core = [getattr(self, one.name) for one in fields(self) if one.name != "metadata"]
         return [name for name in core if name is not None] + list(self.metadata.values())
 
@@ -57,34 +57,34 @@ def read_csv_images(
     outside: Sequence[str] = (),
     dicom_key: bytes = b"",
 ) -> ImageListing:
-    """Images listed in a CSV file.
+    """Read images listed in a CSV file.
 
     Parameters
     ----------
     csv_file : path-like
     images : path-like, optional
-        Folder that paths are relative to; that of the CSV file if not given. A path that does not exist there
-        is looked for by its file name in all folders below.
+        Folder to which paths are relative; default: the folder of the CSV file. A path that does not exist there is
+        searched by its file name in all folders below.
     columns : CsvColumns, optional
     classes : sequence of str, optional
-        The label space; without it, all labels that occur and are not in `outside`, in alphabetical order.
+        The label space; default: all labels that occur and are not in `outside`, in alphabetical order.
     label_map : mapping of str to str, optional
-        From the file's labels to class names.
+        Maps the file's labels to class names.
     outside : sequence of str
-        Labels known to lie outside the label space (after `label_map`); any other surprise is reported.
+        Labels known to be outside the label space (after `label_map`); any other unknown label is reported.
     dicom_key : bytes
-        Secret for the ids of DICOM files that have no id column (`content_id`).
+        Secret for the ids of DICOM files without an id column (`content_id`).
 
     Returns
     -------
     ImageListing
-        The id is that of the CSV file, else the file's stem; for DICOM files, whose names may identify a
-        patient, else a hash of the content.
+        The id is taken from the CSV file, else it is the file's stem. DICOM files, whose names may identify a patient,
+        get a hash of the content instead of the stem.
     """
     path = Path(csv_file)
     if not path.is_file():
         raise DatasetError(f"csv_file: {path} is not a file; give the CSV file that lists the images")
-    # The columns of the file under our names, those that it lacks left out.
+    # The file's columns under our names, without those that the file lacks.
     columns = columns or CsvColumns()
     where = {ours: getattr(columns, ours) or usual for ours, usual in _USUAL.items()}
     where |= {**{name: name for name in _SUBGROUPS}, **columns.metadata}
@@ -107,10 +107,10 @@ def read_csv_images(
     empty = np.full(len(next(iter(table.values()))), "")
     ids = table.get("id", empty)
     names = table.get("path", ids)
-    # Looked up among the files of the folder; a name that is not there is never opened.
+    # Looked up among the files of the folder, so that a name that is not there is never opened.
     exact = files.existing(Path(name).as_posix() for name in names.tolist())
     paths = np.where(exact != "", exact, files.paths_of(_stem(name) for name in names.tolist()))
-    # Where there is no file, a name without the ending of an ordinary image could be that of a patient.
+    # If there is no file, a name without an ordinary image suffix could be a patient's name.
     stems = [
         _stem(name) if path or Path(name).suffix.lower() in IMAGE_SUFFIXES - DICOM_SUFFIXES else f"row-{row}"
         for row, (name, path) in enumerate(zip(names.tolist(), paths.tolist(), strict=True), start=1)
@@ -135,19 +135,19 @@ def read_csv_images(
 def read_class_folders(
     folder: str | Path, *, classes: Sequence[str] | None = None, outside: Sequence[str] = (), dicom_key: bytes = b""
 ) -> ImageListing:
-    """Images in folders named after their classes: `folder/melanoma/017.jpg`.
+    """Read images in folders named after their classes: `folder/melanoma/017.jpg`.
 
     Parameters
     ----------
     folder : path-like
     classes, outside, dicom_key
-        As for `read_csv_images`; the names of the folders are the labels.
+        As in `read_csv_images`; the folder names are the labels.
 
     Returns
     -------
     ImageListing
-        The id is the file's stem, or `class/stem` where a stem occurs in several folders; DICOM files are
-        named by a hash of their content. There are no groups: images of one patient cannot be kept together.
+        The id is the file's stem, or `class/stem` if a stem occurs in several folders; DICOM files get a hash of their
+        content. There are no groups: images of one patient cannot be kept together.
     """
     files = image_files(checked_folder(folder))
     inside = [one for one in files.relative if "/" in one]
@@ -185,15 +185,15 @@ def _classes(label_names: TextArray, *, classes: Sequence[str] | None, outside: 
 
 
 def _stem(name: str) -> str:
-    """File name without an image's ending; an id with a dot in it keeps the dot."""
+    """File name without an image suffix; an id that contains a dot keeps it."""
     file = Path(name)
     return file.stem if file.suffix.lower() in IMAGE_SUFFIXES else file.name
 
 
 def _ids(plain: Sequence[str], paths: Sequence[str], *, key: bytes) -> TextArray:
-    """The plain id of every image, or a hash of the content for DICOM files, whose names may identify a patient.
+    """The plain id of every image, or a content hash for DICOM files, whose names may identify a patient.
 
-    Copies of one DICOM file have one content: the second becomes `dicom-...-2`, and so on.
+    Copies of a DICOM file have the same content: the second becomes `dicom-...-2`, and so on.
     """
     seen: Counter[str] = Counter()
     ids = []
@@ -206,7 +206,7 @@ def _ids(plain: Sequence[str], paths: Sequence[str], *, key: bytes) -> TextArray
 
 
 def _typed(values: TextArray) -> AnyArray:
-    """Numbers if all values that are there are numbers, else text; shape (n,)."""
+    """Numbers if all values that are present are numbers, else text; shape (n,)."""
     texts = values.tolist()
     try:
         return np.array([np.nan if one.lower() in MISSING else float(one) for one in texts])
@@ -215,7 +215,7 @@ def _typed(values: TextArray) -> AnyArray:
 
 
 def read_single_csv(folder: Path) -> ImageListing:
-    """Images listed in the one CSV file of their folder."""
+    """Read images listed in the only CSV file of their folder."""
     found = sorted(checked_folder(folder).glob("*.csv"))
     if len(found) != 1:
         raise DatasetError(

@@ -14,7 +14,7 @@ from calcode.datasets.listing import EXTERNAL, Dataset, ImageListing, LabelMap, 
 from calcode.errors import DatasetError
 
 NAME = "ham10000"
-#: The label space that all dermatology data sets are mapped to.
+#: The label space to which all dermatology data sets are mapped.
 SKIN_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 PUBLISHED = Published(
     images=10_015,
@@ -24,27 +24,27 @@ PUBLISHED = Published(
 #: Images per role in the paper (reference, validation, gate, calibration, test); 10,015 in all.
 HAM10000_SIZES = (2040, 1935, 1986, 2050, 2004)
 ROSENDAHL = "rosendahl"
-#: The images have consecutive numbers in the ISIC archive: an id tells whether an image is one of them.
+#: HAM10000 has consecutive numbers in the ISIC archive, so an id shows whether an image belongs to it.
 _FIRST, _LAST = 24_306, 34_320
 _LABELS = LabelMap(inside={name: name for name in SKIN_CLASSES})
 _CSV_NAMES = ("HAM10000_metadata.csv", "HAM10000_metadata.tab", "HAM10000_metadata")
 
 
 def read_ham10000(folder: str | Path) -> ImageListing:
-    """HAM10000 as published: `HAM10000_metadata.csv` and the JPEG files in any folders below.
+    """Read HAM10000 as published: `HAM10000_metadata.csv` and the JPEG files in any folders below.
 
-    Groups are lesions, `site` is the source of the image (column `dataset`, which some copies of the file
-    lack: then it is missing).
+    Groups are lesions. `site` is the source of the image (column `dataset`); some copies of the file lack the column,
+    then `site` is missing.
 
     Parameters
     ----------
     folder : path-like
-        Holds the CSV file and the images, in `HAM10000_images_part_1` and `_part_2` or in one folder.
+        Has the CSV file and the images, in `HAM10000_images_part_1` and `_part_2` or in one folder.
 
     Returns
     -------
     ImageListing
-        In the order of the CSV file; a `CalcodeWarning` says what differs from the published counts.
+        In the order of the CSV file; a `CalcodeWarning` names differences from the published counts.
     """
     path = needed_csv(folder, *_CSV_NAMES, dataset="HAM10000")
     columns = read_columns(
@@ -76,7 +76,7 @@ def read_ham10000(folder: str | Path) -> ImageListing:
 
 
 def is_ham10000_id(image_id: str) -> bool:
-    """Whether an ISIC id is one of the 10,015 of HAM10000.
+    """Whether an ISIC id is one of the 10,015 ids of HAM10000.
 
     Examples
     --------

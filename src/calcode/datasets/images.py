@@ -1,4 +1,4 @@
-"""From a file to pixels: one way of decoding for every image of the project."""
+"""Decode files to pixels, in one way for all images of the project."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from calcode.files import special_kind
 
 #: An RGB image, shape (height, width, 3), uint8.
 RgbArray = NDArray[np.uint8]
-#: What Pillow calls the formats that are read.
+#: Pillow's names of the formats that are read.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
-#: Grey images with 16 bits per sample, whatever the byte order.
+#: Grey images with 16 bits per sample, in any byte order.
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
@@ -30,9 +30,9 @@ class Unreadable:
     Attributes
     ----------
     path : Path
-        For whoever must find the file. A DICOM file's name can identify a patient: keep it out of outputs.
+        For finding the file. The name of a DICOM file can identify a patient: keep it out of outputs.
     reason : str
-        What is wrong, without the path and without anything from a DICOM header.
+        What is wrong, without the path and without values from a DICOM header.
     """
 
     path: Path
@@ -40,15 +40,15 @@ class Unreadable:
 
 
 def read_image(path: str | os.PathLike[str]) -> RgbArray:
-    """Decode one image file, DICOM included, to RGB.
+    """Decode one image file, including DICOM, to RGB.
 
-    An EXIF orientation is applied (the model sees what a viewer shows), transparency is dropped, 16-bit grey
-    is divided by 257, and of an animation the first frame is taken. DICOM: see `read_dicom`.
+    An EXIF orientation is applied (the model sees what a viewer shows), transparency is dropped, 16-bit grey is divided
+    by 257, and an animation gives its first frame. DICOM: see `read_dicom`.
 
     Parameters
     ----------
     path : path-like
-        A JPEG, PNG, TIFF, BMP, WebP or GIF file, or a DICOM file with any ending or none.
+        A JPEG, PNG, TIFF, BMP, WebP or GIF file, or a DICOM file with any suffix or none.
 
     Returns
     -------
@@ -57,9 +57,9 @@ def read_image(path: str | os.PathLike[str]) -> RgbArray:
     Raises
     ------
     ImageError
-        If the file is missing, empty, broken or no image; `reason` says which.
+        If the file is missing, empty, broken or not an image; `reason` says which.
     DatasetError
-        If Pillow is not installed: no image at all could be read.
+        If Pillow is not installed, so that no image could be read.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def read_image(path: str | os.PathLike[str]) -> RgbArray:
         raise DatasetError(
             "images: Pillow is not installed, so no image can be read; pip install 'calcode[images]'"
         ) from error
-    # Raise unless there is a regular file with something in it: a pipe or a device could keep a reader for ever.
+    # Raise unless it is a regular file that is not empty: reading a pipe or a device could block forever.
     if not file.name:
         raise ImageError("no such file")
     try:
@@ -96,7 +96,7 @@ def read_image(path: str | os.PathLike[str]) -> RgbArray:
         with warnings.catch_warnings():
             # Our own limit is below the one at which Pillow refuses.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            # Others among Pillow's formats start programs (EPS) or are no photographs.
+            # Other formats of Pillow start programs (EPS) or are not for photographs.
             with Image.open(file, formats=_FORMATS) as image:
                 require_pixels(image.width, image.height)
                 image.load()
@@ -106,7 +106,7 @@ def read_image(path: str | os.PathLike[str]) -> RgbArray:
                 if image.mode in ("I", "F"):
                     raise ImageError("32-bit samples, whose range means nothing by itself; save it with 8 bits")
                 ImageOps.exif_transpose(image, in_place=True)
-                # A palette with transparency goes through RGBA, as Pillow asks for.
+                # A palette with transparency is converted through RGBA, as Pillow recommends.
                 transparent = image.mode == "P" and "transparency" in image.info
                 plain = image.convert("RGBA") if transparent else image
                 return np.array(plain.convert("RGB"), dtype=np.uint8)
@@ -118,15 +118,15 @@ def read_image(path: str | os.PathLike[str]) -> RgbArray:
         raise ImageError(TOO_MANY_PIXELS) from None
     except PermissionError:
         raise ImageError("may not be read by this user") from None
-    # Decoders raise OSError, SyntaxError, ValueError, IndexError, struct.error, ... on broken files; one bad
-    # file in ten thousand must not end the work on the others.
+    # Decoders raise OSError, SyntaxError, ValueError, IndexError, struct.error, ... on broken files; one bad file
+    # in ten thousand must not stop the work on the others.
     except Exception as error:
         detail = str(error).replace(str(file), "the file")
         raise ImageError(f"broken or truncated ({detail or type(error).__name__})") from None
 
 
 def image_or_reason(path: str | os.PathLike[str]) -> RgbArray | Unreadable:
-    """The pixels of an image, or why there are none: a broken file is a result, not a crash.
+    """The pixels of an image, or why there are none: a broken file gives a result and no exception.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from calcode.errors import DatasetError
 
 TRAINING = "isic2019-training"
 TEST = "isic2019-test"
-#: Ending of the ids of images that the owners made smaller.
+#: Suffix of the ids of images that the owners reduced in size.
 DOWNSAMPLED = "_downsampled"
 _LABELS = LabelMap(
     inside={"MEL": "mel", "NV": "nv", "BCC": "bcc", "AK": "akiec", "BKL": "bkl", "DF": "df", "VASC": "vasc"},
@@ -33,7 +33,7 @@ PUBLISHED_TEST = Published(
     labels={"MEL": 1327, "NV": 2495, "BCC": 975, "AK": 374, "BKL": 660, "DF": 91, "VASC": 104},
     outside=2212,  # SCC and UNK together
 )
-#: What the three releases have in common.
+#: Values that the three releases share.
 _DERMOSCOPY = partial(Dataset, licence="CC BY-NC 4.0", templates="dermatology")
 _OVERLAP_NOTE = (
     "all 10,015 HAM10000 images are among these: to use them together with HAM10000, read with "
@@ -44,28 +44,28 @@ _OVERLAP_NOTE = (
 def read_isic2019_training(
     folder: str | Path, *, exclude_ids: Collection[str] = (), without_ham10000: bool = False
 ) -> ImageListing:
-    """The ISIC 2019 training release, with the HAM10000 images in it or without.
+    """Read the ISIC 2019 training release, with or without its HAM10000 images.
 
-    `_downsampled` is stripped from the ids, AK becomes akiec, SCC lies outside the label space. Groups are
-    lesions where the metadata name one, `site` is the collection a lesion comes from (bcn, ham, msk).
+    `_downsampled` is stripped from the ids, AK becomes akiec, SCC is outside the label space. Groups are lesions if the
+    metadata name one; `site` is the collection of a lesion (bcn, ham, msk).
 
     Parameters
     ----------
     folder : path-like
-        Holds `ISIC_2019_Training_GroundTruth.csv`, `ISIC_2019_Training_Metadata.csv` if there is one, and the
-        images in any folders below.
+        Has `ISIC_2019_Training_GroundTruth.csv`, `ISIC_2019_Training_Metadata.csv` if available, and the images in any
+        folders below.
     exclude_ids : collection of str
         Ids to leave out, without `_downsampled`.
     without_ham10000 : bool
-        Leave out the 10,015 images of HAM10000, all of which are in this release. `external_setting` refuses
-        a listing that still shares images with its source.
+        Leave out the 10,015 images of HAM10000, all of which are in this release. `external_setting` refuses a listing
+        that still shares images with its source.
     """
     listing = _release(folder, "ISIC_2019_Training", dataset=TRAINING, labels=_LABELS)
     unwanted = set(exclude_ids)
     drop = np.array([one in unwanted or (without_ham10000 and is_ham10000_id(one)) for one in listing.ids.tolist()])
     has_ham = any(map(is_ham10000_id, listing.ids[~drop].tolist()))
     notes = (*listing.notes, _OVERLAP_NOTE) if has_ham else listing.notes
-    # The published counts without images that were left out on purpose.
+    # The published counts minus the images left out on purpose.
     dropped = Counter(listing.source_labels[drop].tolist())
     expected = replace(
         PUBLISHED_TRAINING,
@@ -76,12 +76,12 @@ def read_isic2019_training(
 
 
 def read_isic2019_test(folder: str | Path) -> ImageListing:
-    """The ISIC 2019 test release: 8,238 images, 6,026 in the label space of HAM10000 and 2,212 outside.
+    """Read the ISIC 2019 test release: 8,238 images, 6,026 in the label space of HAM10000 and 2,212 outside.
 
     Parameters
     ----------
     folder : path-like
-        Holds `ISIC_2019_Test_GroundTruth.csv`, `ISIC_2019_Test_Metadata.csv` if there is one, and the images.
+        Has `ISIC_2019_Test_GroundTruth.csv`, `ISIC_2019_Test_Metadata.csv` if available, and the images.
     """
     listing = _release(folder, "ISIC_2019_Test", dataset=TEST, labels=_LABELS)
     return replace(listing, expected=PUBLISHED_TEST).announced()
@@ -90,16 +90,16 @@ def read_isic2019_test(folder: str | Path) -> ImageListing:
 def _release(
     folder: str | Path, release: str, *, dataset: str, labels: LabelMap, without: Collection[str] = ()
 ) -> ImageListing:
-    """The images of a ground-truth file, with what a metadata file knows about them where the release has one."""
+    """The images of a ground-truth file, with their metadata if the release has a metadata file."""
     place, title = Path(folder), " ".join(release.split("_")[:2]).replace("ISIC2018 Task3", "ISIC 2018 task 3")
     truth = needed_csv(folder, f"{release}_GroundTruth.csv", dataset=title)
     names, source = read_one_hot(truth, labels=(*labels.inside, *labels.outside))
     kept = ~np.isin(names, list(without))
     names, source = names[kept], source[kept]
-    # The same image has one id in every release.
+    # An image has the same id in every release.
     ids = np.array([name.removesuffix(DOWNSAMPLED) for name in names.tolist()], dtype=np.str_)
     files = image_files(place)
-    # Files bear the name of the table; some copies were renamed to the bare id.
+    # Files have the names in the table; in some copies they were renamed to the bare id.
     paths = np.where((as_named := files.paths_of(names.tolist())) != "", as_named, files.paths_of(ids.tolist()))
     notes = tuple(f"the synthetic image {name} was left out" for name in without if not kept.all())
     notes += files.notes(used=paths)
@@ -131,7 +131,7 @@ def read_one_hot(path: Path, *, labels: Sequence[str]) -> tuple[TextArray, TextA
     Raises
     ------
     DatasetError
-        If a row has no 1 or several of them.
+        If a row has no 1 or more than one.
     """
     columns = read_columns(path, needed=("image", *labels))
     hot: FloatArray = np.stack([numbers_or_missing(columns[name], path=path, name=name) for name in labels], axis=1)
@@ -145,14 +145,14 @@ def read_one_hot(path: Path, *, labels: Sequence[str]) -> tuple[TextArray, TextA
 
 
 def read_isic_metadata(path: Path, *, names: TextArray) -> tuple[TextArray, dict[str, AnyArray]]:
-    """Lesions and subgroup columns for the given images; missing for images that the file does not name.
+    """Lesions and subgroup columns for the given images; values are missing for images that are not in the file.
 
     The test release has no column `lesion_id`.
     """
     columns = read_columns(path, needed=("image", "age_approx", "anatom_site_general", "sex"), optional=("lesion_id",))
     n = len(columns["image"])
     row_of = {name: row for row, name in enumerate(columns["image"].tolist())}
-    # One more row, of missing values, for the images that are not in the file.
+    # An extra row of missing values, for images that are not in the file.
     rows = np.array([row_of.get(name, n) for name in names.tolist()], dtype=np.int64)
     age = np.append(numbers_or_missing(columns["age_approx"], path=path, name="age_approx"), np.nan)
     lesions = np.append(columns.get("lesion_id", np.full(n, "")), "")
@@ -181,7 +181,7 @@ TRAINING_DATASET = _DERMOSCOPY(
 
 
 TEST_2018 = "isic2018-test"
-#: An image that the organisers made to watch for cheating; no patient has that lesion.
+#: A synthetic image that the organisers added to detect cheating; no patient has this lesion.
 SYNTHETIC = "ISIC_0035068"
 PUBLISHED_2018 = Published(
     images=1511, labels={"MEL": 171, "NV": 908, "BCC": 93, "AKIEC": 43, "BKL": 217, "DF": 44, "VASC": 35}
@@ -194,12 +194,12 @@ _WITHOUT_METADATA = ("ISIC2018_Task3_Test",)
 
 
 def read_isic2018_test(folder: str | Path) -> ImageListing:
-    """The test images of ISIC 2018 task 3 without the one synthetic image among them.
+    """Read the test images of ISIC 2018 task 3, without the one synthetic image among them.
 
     Parameters
     ----------
     folder : path-like
-        Holds `ISIC2018_Task3_Test_GroundTruth.csv` and the images. The release names neither lesions nor
+        Has `ISIC2018_Task3_Test_GroundTruth.csv` and the images. The release names neither lesions nor
         patients.
     """
     listing = _release(folder, "ISIC2018_Task3_Test", dataset=TEST_2018, labels=_LABELS_2018, without=(SYNTHETIC,))

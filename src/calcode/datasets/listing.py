@@ -1,4 +1,4 @@
-"""A data set before any model has seen it: which images there are, what is known about them, what was published."""
+"""A data set before any model is used: its images, what is known about them, and what was published."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from calcode.errors import CalcodeWarning, DatasetError
 if TYPE_CHECKING:
     import pyarrow
 
-#: Role of the images of another hospital or device; they fit nothing.
+#: Role of the images of another hospital or device; they are never used for fitting.
 EXTERNAL = "external"
 #: Columns of text that every listing has.
 _COLUMNS = ("ids", "paths", "label_names", "source_labels", "groups")
-#: Ids that a warning names.
+#: Number of ids that a warning names.
 _SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """The counts that the owners of a data set state.
+    """The counts published by the owners of a data set.
 
     Attributes
     ----------
     images : int
     labels : mapping of str to int
-        Images per label, as the source names the labels; empty where the owners state none.
+        Images per label, under the source's label names; empty if the owners publish none.
     outside : int or None
-        Images outside the label space taken together, where only that is stated.
+        All images outside the label space together, if only this is published.
     groups : int or None
         Number of lesions or patients.
     """
@@ -57,24 +57,24 @@ class ImageListing:
         The label space of the task.
     ids : ndarray of str, shape (n,)
     paths : ndarray of str, shape (n,)
-        "" where the image file was not found.
+        "" if the image file was not found.
     label_names : ndarray of str, shape (n,)
-        A class; or, for a diagnosis outside the label space, a name that is none of the classes ("scc"), just
-        as feature files keep it; "" for an image without a label.
+        A class or, for a diagnosis outside the label space, a name that is not among the classes ("scc"), as in
+        feature files; "" for an image without a label.
     source_labels : ndarray of str, shape (n,)
-        The label as the source writes it.
+        The label in the source's spelling.
     groups : ndarray of str, shape (n,)
-        Lesion or patient: what must not straddle roles; "" where an image stands alone.
+        Lesion or patient; a group must not be split between roles; "" if an image is its own group.
     metadata : mapping of str to ndarray of shape (n,)
-        `site`, `age`, `sex`, `fitzpatrick`, `anatomic_site`, ... where they exist; "" and NaN are missing.
+        `site`, `age`, `sex`, `fitzpatrick`, `anatomic_site`, ... if available; "" and NaN are missing values.
     roles : ndarray of str, shape (n,), or None
-        Data role of every image, "" for an image that has none.
+        Data role of every image, "" for an image without a role.
     outside : tuple of str
-        Label names outside the label space that the data set is known to hold.
+        Label names outside the label space that the data set is known to contain.
     expected : Published or None
-        What the owners state, after anything that was left out on purpose.
+        The published counts, minus images left out on purpose.
     notes : tuple of str
-        What a user should know about how the rows came about.
+        Notes for the user on how the rows were selected.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class ImageListing:
 
     @property
     def unknown_labels(self) -> tuple[str, ...]:
-        """Labels that are neither classes nor among the ones known to lie outside: perhaps misspelt."""
+        """Labels that are neither classes nor known to be outside the label space; perhaps misspelt."""
         return tuple(sorted(set(self.label_names.tolist()) - {*self.classes, *self.outside, ""}))
 
     @property
@@ -160,13 +160,13 @@ class ImageListing:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Images per label name, the classes first, then the others, then "" (without a label)."""
+        """Images per label name: the classes first, then other names, then "" (without a label)."""
         found = Counter(self.label_names.tolist())
         others = sorted(found.keys() - {*self.classes, ""})
         return {name: found[name] for name in (*self.classes, *others, "") if name in found}
 
     def columns(self) -> dict[str, AnyArray]:
-        """All columns by the names they have in feature files, the path included."""
+        """All columns under their names in feature files, and the path."""
         roles = {} if self.roles is None else {"role": self.roles}
         return {
             "id": self.ids,
@@ -179,7 +179,7 @@ class ImageListing:
         }
 
     def restrict(self, classes: Sequence[str]) -> Self:
-        """The same images in a smaller label space: labels of dropped classes now lie outside it."""
+        """The same images in a smaller label space; labels of dropped classes are then outside it."""
         unknown = [name for name in classes if name not in self.classes]
         if unknown:
             raise DatasetError(f"classes: {unknown} not in the label space {list(self.classes)}")
@@ -187,9 +187,9 @@ class ImageListing:
         return replace(self, classes=tuple(classes), outside=(*self.outside, *dropped))
 
     def to_table(self) -> pyarrow.Table:
-        """An Arrow table, one row per image; "" and NaN become nulls. It names files: a working table.
+        """An Arrow table, one row per image; "" and NaN become nulls. It contains file names, so it is a working table.
 
-        Feature and decision files take the ids from here, never the paths.
+        Feature and decision files get the ids from here, never the paths.
         """
         import pyarrow as pa
 
@@ -204,7 +204,7 @@ class ImageListing:
         return pa.table(arrays)
 
     def announced(self) -> Self:
-        """The same listing, after one warning that says all that differs from what was published."""
+        """The same listing, after one warning that names all differences from the published counts."""
         problems = list(count_sentences(self))
         missing = self.ids[~self.has_file].tolist()
         if missing:
@@ -220,45 +220,45 @@ class ImageListing:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelMap:
-    """From the source's labels to the task's.
+    """Maps the source's labels to those of the task.
 
     Attributes
     ----------
     inside : mapping of str to str
-        Source label to class.
+        From source label to class.
     outside : mapping of str to str
-        Source label to the name under which a diagnosis outside the label space is kept.
+        From source label to the name kept for a diagnosis outside the label space.
     """
 
     inside: Mapping[str, str]
     outside: Mapping[str, str] = field(default_factory=dict)
 
     def names(self, source: TextArray) -> TextArray:
-        """Label names, shape (n,); an unknown source label keeps its spelling and so stands out."""
+        """Label names, shape (n,); an unknown source label keeps its spelling, so that it is noticed."""
         table = {**self.inside, **self.outside}
         return np.array([table.get(one, one) for one in source.tolist()], dtype=np.str_)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A data set that can be read by its name.
+    """A data set that can be read by name.
 
     Attributes
     ----------
     name, title : str
     needs : str
-        What the folder must hold.
+        Required content of the folder.
     read : callable
-        From a folder to an `ImageListing`.
+        Maps a folder to an `ImageListing`.
     images : int or None
         Published number of images.
     licence : str
-        Of the images, as their owners state it.
+        Licence of the images, as stated by their owners.
     templates : str or None
-        Name of the packaged prompt templates that fit.
+        Name of the matching packaged prompt templates.
     roles : callable or None
-        From a listing to the roles of the paper's setting, "" for images it does not use; None where the
-        setting has this data set as an external cohort, or there is none.
+        Maps a listing to the roles of the paper's setting, "" for images that it does not use; None if the setting
+        uses this data set as an external cohort, or if there is no setting.
     """
 
     name: str
@@ -272,15 +272,15 @@ class Dataset:
 
 
 def joined(listings: Sequence[ImageListing], *, dataset: str, classes: Sequence[str]) -> ImageListing:
-    """Several data sets as one listing, with a column `dataset`; columns that one lacks are missing there.
+    """Several data sets as one listing with a column `dataset`; a column that one lacks has missing values there.
 
     Parameters
     ----------
     listings : sequence of ImageListing
     dataset : str
-        Name of the whole.
+        Name of the joined data set.
     classes : sequence of str
-        The common label space; labels that are none of them lie outside.
+        The common label space; other labels are outside it.
     """
     names = list(dict.fromkeys(name for listing in listings for name in listing.metadata))
     metadata: dict[str, AnyArray] = {}
@@ -304,7 +304,7 @@ def joined(listings: Sequence[ImageListing], *, dataset: str, classes: Sequence[
 
 
 def count_sentences(listing: ImageListing) -> tuple[str, ...]:
-    """Where the rows of a listing differ from the published counts; nothing where none are published."""
+    """Differences between a listing's rows and the published counts; empty if none are published."""
     expected = listing.expected
     if expected is None:
         return ()

@@ -10,7 +10,7 @@ from calcode.datasets.folder import image_files, needed_csv, numbers_or_missing,
 from calcode.datasets.listing import Dataset, ImageListing, LabelMap, Published
 
 NAME = "pad-ufes-20"
-#: The five diagnoses that it shares with HAM10000.
+#: The five diagnoses shared with HAM10000.
 CLASSES = ("akiec", "bcc", "bkl", "mel", "nv")
 PUBLISHED = Published(
     images=2298, labels={"BCC": 845, "ACK": 730, "NEV": 244, "SEK": 235, "SCC": 192, "MEL": 52}, groups=1373
@@ -21,15 +21,15 @@ _LABELS = LabelMap(
 
 
 def read_pad_ufes_20(folder: str | Path) -> ImageListing:
-    """PAD-UFES-20 as published: `metadata.csv` and the PNG files in any folders below.
+    """Read PAD-UFES-20 as published: `metadata.csv` and the PNG files in any folders below.
 
-    Groups are patients: the numbers in `lesion_id` are used again for other patients. SCC lies outside the
-    label space; the other 2,106 images are in it. Sex and Fitzpatrick type are missing for 804 images.
+    Groups are patients, because numbers in `lesion_id` are reused for other patients. SCC is outside the label space;
+    the other 2,106 images are in it. Sex and Fitzpatrick type are missing for 804 images.
 
     Parameters
     ----------
     folder : path-like
-        Holds the CSV file and the images (`imgs_part_1` to `_3`, or one folder).
+        Has the CSV file and the images (`imgs_part_1` to `_3`, or one folder).
     """
     path = needed_csv(folder, "metadata.csv", "PAD-UFES-20_metadata.csv", dataset="PAD-UFES-20")
     columns = read_columns(

@@ -1,4 +1,4 @@
-"""The known data sets, and the paper's settings that join two of them. A new data set is its file and one line here."""
+"""The known data sets, and the paper's settings that join two of them. A new data set needs a file and a line here."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _IN_ORDER = (
     generic.FOLDERS,
 )
 
-#: Name to data set, in the order of the tables.
+#: Data set by name, in table order.
 DATASETS: Mapping[str, Dataset] = MappingProxyType({one.name: one for one in _IN_ORDER})
 
 
 def dataset_named(name: str) -> Dataset:
-    """A data set by its name.
+    """A data set by name.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def dataset_named(name: str) -> Dataset:
 
 
 def read_dataset(name: str, folder: str | Path) -> ImageListing:
-    """Read a data set by its name, with the roles of the paper's setting where it is the source of one.
+    """Read a data set by name, with the roles of the paper's setting if it is the source of one.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def read_dataset(name: str, folder: str | Path) -> ImageListing:
     Returns
     -------
     ImageListing
-        A `CalcodeWarning` says what differs from the published counts.
+        A `CalcodeWarning` names differences from the published counts.
     """
     known = dataset_named(name)
     listing = known.read(Path(folder))
@@ -65,7 +65,7 @@ def pad_ufes_20_setting(
 ) -> ImageListing:
     """HAM10000 to PAD-UFES-20 in the five classes that they share.
 
-    The source rows are those of `ham10000_setting` in the five classes; the 2,106 photographs in the label
+    The source rows are those of `ham10000_setting` in the five classes. The 2,106 photographs in the label
     space and the 192 of SCC outside it have the role `external`.
     """
     home = ham10000.ham10000_setting(ham10000_folder, random_state=random_state)
@@ -88,7 +88,7 @@ def external_setting(source: ImageListing, external: ImageListing) -> ImageListi
     source : ImageListing
         With `roles`. Its images outside the common classes are left out.
     external : ImageListing
-        All its images get the role `external`; those outside the label space are kept as such.
+        All its images get the role `external`; those outside the label space stay outside.
 
     Returns
     -------
@@ -97,8 +97,8 @@ def external_setting(source: ImageListing, external: ImageListing) -> ImageListi
     Raises
     ------
     DatasetError
-        If the two share images, lesions or patients: figures on images that fitted the model say nothing
-        about another hospital. All of HAM10000 is inside the ISIC 2019 training release.
+        If the two share images, lesions or patients: figures on images of the fit say nothing about another hospital.
+        All of HAM10000 is in the ISIC 2019 training release.
     """
     if source.roles is None:
         raise DatasetError("source: it has no roles; take a setting, or give it some with split_roles")

@@ -1,4 +1,4 @@
-"""Prompt templates as files: what is said to the text tower about every class."""
+"""Prompt templates as files: the sentences about every class for the text tower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from calcode.errors import DatasetError
 
-#: What every template holds exactly once: the place of the label text.
+#: Placeholder of the label text; every template has it exactly once.
 PLACE = "{label}"
 _LISTS = ("classes", "label_texts", "templates")
 _SUFFIX = ".toml"
@@ -24,20 +24,20 @@ _FOLDER = "prompt_files"
 
 @dataclass(frozen=True, kw_only=True)
 class PromptTemplates:
-    """The words for K classes and the M sentences they stand in.
+    """The label texts of K classes and the M sentences that contain them.
 
     Attributes
     ----------
     name : str
-        Name of the packaged file, or the stem of the user's.
+        Name of the packaged file, or stem of the user's file.
     classes : tuple of str
-        The K class names, as labels and tables use them.
+        The K class names, as in labels and tables.
     label_texts : tuple of str
-        The K texts that stand for them in a sentence.
+        The K texts that are inserted into the sentences.
     templates : tuple of str
         The M sentences; each holds ``{label}`` once.
     source : str
-        Where the sentences come from ("paper", "calcode", or what the file says).
+        Origin of the sentences ("paper", "calcode", or the value in the file).
 
     Examples
     --------
@@ -84,7 +84,7 @@ class PromptTemplates:
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hex, of the classes, label texts and templates: of all that decides the sentences."""
+        """SHA-256, in hex, of the classes, label texts and templates, which determine the sentences."""
         content = json.dumps([self.classes, self.label_texts, self.templates], ensure_ascii=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -102,7 +102,7 @@ class PromptTemplates:
 
 
 def packaged_templates() -> tuple[str, ...]:
-    """Names of the template files that come with the package.
+    """Names of the template files included in the package.
 
     Examples
     --------
@@ -115,14 +115,14 @@ def packaged_templates() -> tuple[str, ...]:
 
 
 def load_templates(path_or_name: str | os.PathLike[str]) -> PromptTemplates:
-    """Templates by the name of a packaged file, or from a TOML file of one's own.
+    """Load templates by the name of a packaged file, or from your own TOML file.
 
     Parameters
     ----------
     path_or_name : str or path-like
-        A name of `packaged_templates`, or a path that ends in `.toml`. The file holds three lists of strings,
-        `classes`, `label_texts` (one per class) and `templates` (each with ``{label}`` once), and may hold
-        one string, `source`.
+        A name of `packaged_templates`, or a path that ends in `.toml`. The file has three lists of strings, `classes`,
+        `label_texts` (one per class) and `templates` (each with ``{label}`` once), and optionally one string,
+        `source`.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def load_templates(path_or_name: str | os.PathLike[str]) -> PromptTemplates:
     Raises
     ------
     DatasetError
-        Naming the file, the key and the remedy.
+        Names the file, the key and the remedy.
 
     Examples
     --------

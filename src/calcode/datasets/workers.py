@@ -1,4 +1,4 @@
-"""Processes that do pieces of work: one that runs out of memory or crashes costs its piece, not the whole."""
+"""Worker processes: if one runs out of memory or crashes, only its item is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any, Generic, Self, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: What is said about an image whose decoding ended its process.
+#: Reason given for an image whose decoding ended its process.
 CRASHED = "decoding it ended the process that tried (out of memory, or a defect of the decoder)"
 
 
@@ -31,16 +31,16 @@ class WorkerPool(Generic[Item, Result]):
     Parameters
     ----------
     work : callable
-        Of a module, so that a new process finds it.
+        A function of a module, so that a new process can import it.
     workers : int
-        Processes; 0 works in this one.
+        Number of processes; 0 works in this process.
     crashed : callable
-        What stands for the result of an item that ended its process.
+        Returns the substitute result of an item that ended its process.
     prepare : callable, optional
-        Called once in every new process, with `arguments`.
+        Called once in every new process with `arguments`.
     arguments : tuple
     clean_up : callable, optional
-        Called in a worker whose main process was killed, with `arguments`.
+        Called with `arguments` in a worker whose main process was killed.
 
     Examples
     --------
@@ -68,13 +68,13 @@ class WorkerPool(Generic[Item, Result]):
         for pool in (self._pool, self._single):
             if pool is not None:
                 if kind is not None:
-                    # Ctrl-C, or an error: what is running is not waited for.
+                    # After Ctrl-C or an error, running work is not waited for.
                     for process in list((pool._processes or {}).values()):
                         process.terminate()
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, items: Sequence[Item]) -> tuple[Sequence[Item], Future[list[Result]]]:
-        """Begin the work on some items, which one process will do."""
+        """Start the work on some items, in one process."""
         if self._pool is None:
             done: Future[list[Result]] = Future()
             done.set_result(_all_results(self.work, items))
@@ -92,7 +92,7 @@ class WorkerPool(Generic[Item, Result]):
         try:
             return future.result()
         except BrokenProcessPool:
-            # One item took its process down and every waiting task with it: find it, keep the others.
+            # One item ended its process, which broke every waiting task: find this item and keep the others.
             return self._results_one_by_one(items)
 
     def _results_one_by_one(self, items: Sequence[Item]) -> list[Result]:
@@ -112,7 +112,7 @@ class WorkerPool(Generic[Item, Result]):
             return pool.submit(_all_results, self.work, items)
 
     def _new_pool(self, workers: int) -> ProcessPoolExecutor:
-        # Forking a process that holds a GPU or the threads of a model is not safe; a new interpreter is.
+        # Forking a process with a GPU or a model's threads is not safe; a new interpreter is.
         return ProcessPoolExecutor(
             workers,
             mp_context=multiprocessing.get_context("spawn"),
@@ -123,9 +123,9 @@ class WorkerPool(Generic[Item, Result]):
 
 @contextmanager
 def without_script(*payload: object) -> Iterator[None]:
-    """Processes started in this block do not run the caller's script again, unless the payload is defined in it.
+    """Keep processes started in this block from running the caller's script again, unless the payload is from it.
 
-    So a script needs no `if __name__ == "__main__":`, and one that is read from standard input works too.
+    So a script needs no `if __name__ == "__main__":`, and a script from standard input works too.
     """
     script = sys.modules["__main__"]
     if b"__main__" not in bytes(ForkingPickler.dumps(payload)):
@@ -143,10 +143,10 @@ def _all_results(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
 def _start_worker(
     prepare: Callable[..., None] | None, arguments: tuple[Any, ...], clean_up: Callable[..., None] | None
 ) -> None:
-    # Ctrl-C reaches every process of a terminal; only the main one should answer it.
+    # Ctrl-C reaches every process of a terminal; only the main process should react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        # When memory runs out, Linux ends this process before the one that holds the work.
+        # If memory runs out, Linux kills this process before the main one, which holds the results.
         score.write("1000")
     if prepare is not None:
         prepare(*arguments)
@@ -154,7 +154,7 @@ def _start_worker(
 
 
 def end_with_parent(clean_up: Callable[..., None], *arguments: Any) -> None:
-    """From now on this process ends when the one that started it is killed, after `clean_up(*arguments)`."""
+    """End this process after `clean_up(*arguments)` when the process that started it is killed."""
     parent = multiprocessing.parent_process()
 
     def follow() -> None:

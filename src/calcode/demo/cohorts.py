@@ -1,6 +1,6 @@
 """The demonstration: real skin images, three cohorts, three methods, no setting tuned.
 
-The features come with the distribution `calcode-demo-data`, which is apart from this one because its licence is
+The features are in the distribution `calcode-demo-data`, which is separate because its licence is
 non-commercial.
 """
 
@@ -19,7 +19,7 @@ from calcode.study.cohorts import select_cohorts
 from calcode.study.specification import Setting, packaged_settings
 
 TITLE = "Which diseases does a conformal predictor miss?"
-#: What was tried and on which images, for readers who see the page for the first time.
+#: What was tested and on which images, for first-time readers of the page.
 INTRODUCTION = (
     "For a picture of a skin lesion, a small image-text model ranks the possible diagnoses. Split APS, an ordinary "
     "conformal predictor, turns the ranking into a set that should miss the true diagnosis for at most 5 % of the "
@@ -29,7 +29,7 @@ INTRODUCTION = (
     "other images: held-out images of the same clinics, smartphone photographs from Brazil (PAD-UFES-20), and images "
     "of a practice in Queensland after calibrating on Vienna alone.",
 )
-#: Where the features come from, for the end of the page.
+#: Origin of the features, for the end of the page.
 NOTES = (
     "Images: HAM10000 (Tschandl, Rosendahl, Kittler 2018, CC BY-NC 4.0) and PAD-UFES-20 (Pacheco and others 2020, "
     "CC BY 4.0). Only embeddings of them are used; they come with calcode-demo-data, CC BY-NC 4.0.",
@@ -42,7 +42,7 @@ SETTINGS: tuple[Setting, ...] = packaged_settings("dermatology")
 
 
 def demo_features() -> FeatureFile:
-    """The feature file of the demonstration, or an error that says how to get it."""
+    """The feature file of the demonstration; raise an error that says how to get it if it is missing."""
     try:
         import calcode_demo_data
     except ImportError as error:
@@ -56,7 +56,7 @@ def demo_features() -> FeatureFile:
 def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> CohortFigures:
     """Fit on the source roles, decide on the test images, and run two simpler methods on the same images.
 
-    Split APS answers for every image; the localized sets are CALCoDe's own before the guard, with its audit.
+    Split APS answers every image; the localized sets are CALCoDe's own sets before the guard, with its audit.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
     images : Cohort
         All demonstration images.
     titles : mapping of str to str
-        What the classes' names stand for.
+        Full names of the classes.
     """
     cohorts = select_cohorts(images, setting)
     roles, test = cohorts.roles, cohorts.target
@@ -91,7 +91,7 @@ def compare(setting: Setting, images: Cohort, *, titles: Mapping[str, str]) -> C
 
 
 def fitted_on(source: Cohort) -> Calcode:
-    """The method with its default settings on the four roles of the demonstration."""
+    """The method with default settings, fitted on the four roles of the demonstration."""
     return Calcode().fit(
         reference=source.with_role("reference").evidence,
         validation=source.with_role("validation").evidence,

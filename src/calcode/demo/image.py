@@ -1,7 +1,7 @@
-"""From a photograph to an explained decision, without a network: `calcode demo --image`.
+"""Explain the decision on a photograph without a network: `calcode demo --image`.
 
-The tower comes with `calcode-demo-data`: the encoder behind the demonstration's features, its weights rounded to fit
-into 5 MB. It is a small encoder of skin lesions; any other photograph should be deferred, and often is.
+The tower is in `calcode-demo-data`: the encoder of the demonstration's features, with its weights rounded to fit into
+5 MB. It is a small encoder of skin lesions; other photographs should be deferred, and often are.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def explain_image(path: str | os.PathLike[str], *, n_neighbours: int = 10) -> Ex
     path : path-like
         A JPEG, PNG, TIFF, ... or DICOM file.
     n_neighbours : int
-        Reference images to name.
+        Number of reference images to name.
 
     Raises
     ------
     ImageError
         If the file cannot be read as an image.
     FeatureFileError
-        If the demonstration data are not installed, or come without the tower.
+        If the demonstration data are not installed, or do not include the tower.
     """
     features = demo_features()
-    # The photograph first: a wrong path is reported before anything is fitted. The rounded tower stands for the
-    # encoder that made the features; the card next to it says how closely.
+    # The photograph comes first, so that a wrong path is reported before anything is fitted. The rounded tower
+    # replaces the encoder that made the features; the card next to it says how closely they agree.
     evidence = photograph_evidence(
         path, backbone=load_backbone(tower_path()), prompts=features.prompts, name=features.backbone
     )
@@ -55,7 +55,7 @@ def explain_image(path: str | os.PathLike[str], *, n_neighbours: int = 10) -> Ex
 
 
 def tower_path() -> Path:
-    """The ONNX file of the demonstration data."""
+    """Path of the ONNX file in the demonstration data."""
     import calcode_demo_data
 
     if not hasattr(calcode_demo_data, "tower"):

@@ -1,4 +1,4 @@
-"""The demonstration's second half: what 200 reviewed cases of a new site change, and sharp mode at home."""
+"""Second half of the demonstration: what 200 reviewed cases of a new site change, and sharp mode at home."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from calcode.study.specification import Setting
 LABELS = 200
 CURVE = (60, 100, 200, 400)
 DRAWS = 10
-#: Of the reviewed cases that the sentences speak of: a mean of 10 draws scatters by 0.05.
+#: Draws for the point that the sentences quote: a mean of 10 draws varies by 0.05.
 SENTENCE_DRAWS = 40
 _DESIGNS = {"at random": "consecutive", "from an archive": "archive"}
 _CAVEATS = (
@@ -41,19 +41,19 @@ _CAVEATS = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SiteComparison:
-    """A new site today and with reviewed cases, on the same other patients.
+    """A new site today and with reviewed cases, on the same images of the other patients.
 
     Attributes
     ----------
     setting : Setting
     site : SiteModel
-        Of one seeded draw of 200 cases at random.
+        Site model of one seeded draw of 200 random cases.
     today, reviewed : Summary
-        The home model and the site model on all images of the patients that were not reviewed.
+        The home model and the site model on all images of the patients who were not reviewed.
     ideal_worst : float
-        The worst class that an exactly valid method would show.
+        Expected worst-class coverage of an exactly valid method.
     curve : dict of (str, int) to Estimate
-        Informative rate by design and number of cases, with eight of ten draws within its ends.
+        Informative rate by design and number of cases; its interval contains eight of ten draws.
     """
 
     setting: Setting
@@ -66,13 +66,13 @@ class SiteComparison:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SharpComparison:
-    """Home by its default and in sharp mode, on one test image per lesion.
+    """Home with default settings and in sharp mode, on one test image per lesion.
 
     Attributes
     ----------
     today, sharp : Summary
     certificate : SinglesCertificate
-        Of the single answers, on the reference images.
+        Certificate of the single answers, from the reference images.
     """
 
     today: Summary
@@ -82,14 +82,14 @@ class SharpComparison:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SiteDemo:
-    """Everything that the second half shows."""
+    """All results of the second half."""
 
     sites: tuple[SiteComparison, ...]
     sharp: SharpComparison
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """What it shows, in a sentence per site and one for sharp mode."""
+        """The results, in one sentence per site and one for sharp mode."""
         found = [
             f"{entry.setting.short.capitalize()}: with {LABELS} reviewed cases, chosen at random, "
             f"{percent(entry.curve['at random', LABELS].value)} of the images of the patients who were not reviewed "
@@ -113,7 +113,7 @@ class SiteDemo:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """All results as plain values."""
         return {
             "settings": [
                 {
@@ -139,7 +139,7 @@ class SiteDemo:
 
 
 def compare_sites(images: Cohort, settings: Sequence[Setting], models: Sequence[Calcode]) -> SiteDemo:
-    """Draw reviewed cases at the shifted settings and run sharp mode at the other.
+    """Draw reviewed cases at the shifted settings, and run sharp mode at the setting that is not shifted.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def compare_sites(images: Cohort, settings: Sequence[Setting], models: Sequence[
 
 
 def compare_site(cohorts: SettingCohorts, home: Calcode) -> SiteComparison:
-    """One draw of reviewed cases in full, and the informative rate of many draws of several sizes."""
+    """One draw of reviewed cases in detail, and the informative rate of many draws of several sizes."""
     cohort = cohorts.target.evidence
     patients = drawn_patients(cohort, seed=0)
     cases = draw_cases(home, cohort, patients, n=LABELS, design="consecutive", seed=0)
@@ -181,7 +181,7 @@ def compare_site(cohorts: SettingCohorts, home: Calcode) -> SiteComparison:
             for seed in range(SENTENCE_DRAWS if (name, n) == ("at random", LABELS) else DRAWS):
                 drawn = draw_cases(home, cohort, patients, n=n, design=design, seed=seed)
                 model = fitted_on(home, cohort, drawn, sampling=design)
-                # These are other patients, so that nobody has to be looked up.
+                # These are other patients, so their groups need not be looked up.
                 p_values = model.p_values(cohort[drawn.test].without_identity())
                 rates.append(informative_share(p_values > model.settings_.levels + TOLERANCE))
             low, high = np.quantile(rates, [0.1, 0.9])
@@ -205,7 +205,7 @@ def site_section(demo: SiteDemo) -> Section:
 
 
 def comparison_table(demo: SiteDemo) -> Table:
-    """Both models on the same images, site by site."""
+    """Both models on the same images, by site."""
     rows = []
     for entry in demo.sites:
         for name, summary, ideal in (
@@ -238,7 +238,7 @@ def _cells(summary: Summary, ideal: str) -> list[str]:
 
 
 def curve_figure(entry: SiteComparison) -> Figure:
-    """Informative answers by the number of reviewed cases."""
+    """Informative rate by number of reviewed cases."""
     return Figure(
         heading=f"Informative answers by number of reviewed cases: {entry.setting.short}",
         sentence=f"Each mark is a mean of {DRAWS} draws ({SENTENCE_DRAWS} draws for {LABELS} cases at random); eight "

@@ -1,4 +1,4 @@
-"""A stream of real skin images in which the camera changes, and the monitors that see it (SITE.md S7)."""
+"""A stream of real skin images in which the camera changes, and the monitors that detect it (SITE.md S7)."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from calcode.cohorts import Cohort
 from calcode.demo.cohorts import fitted_on
 from calcode.monitor import Watch, replay, watch_model
 
-#: Lesions of the calm part, and share of all cases whose label is looked up.
+#: Number of lesions before the change, and share of all cases whose label is looked up.
 N_CALM = 200
 REVIEW_RATE = 0.3
 
 
 class Played(NamedTuple):
-    """What the monitors saw.
+    """Results of the monitors.
 
     Attributes
     ----------
     watch : Watch
     calm_votes, changed_votes : int
-        Lesions of HAM10000 and patients of PAD-UFES-20 that voted.
+        Number of lesions of HAM10000 and of patients of PAD-UFES-20 that voted.
     calm_alarms : int
-        Alarms before the change.
+        Number of alarms before the change.
     delay : int or None
-        Images of PAD-UFES-20 until M1 raised its alarm; None if it did not.
+        Number of PAD-UFES-20 images until M1 raised its alarm; None if it did not.
     """
 
     watch: Watch
@@ -37,14 +37,14 @@ class Played(NamedTuple):
 
 
 def play(images: Cohort, *, random_state: int = 0) -> Played:
-    """Fit on HAM10000, then let held-out HAM10000 images come, then smartphone photographs of PAD-UFES-20.
+    """Fit on HAM10000, then stream held-out HAM10000 images, then smartphone photographs of PAD-UFES-20.
 
     Parameters
     ----------
     images : Cohort
         All demonstration images.
     random_state : int
-        Seeds the order of the images and which of them are reviewed.
+        Seeds the order of the images, and which of them are reviewed.
     """
     rng = np.random.default_rng(random_state)
     ham = images[images.column("dataset") == "ham10000"]
@@ -56,8 +56,8 @@ def play(images: Cohort, *, random_state: int = 0) -> Played:
     for evidence, n in ((held_out, N_CALM), (pad, len(pad))):
         before = len(watch.alarms)
         shuffled = evidence[rng.permutation(len(evidence))]
-        assert shuffled.groups is not None  # the demonstration's images have them
-        # The first image of each group, so that the calm part ends at a number of lesions.
+        assert shuffled.groups is not None  # the demonstration's images have groups
+        # The first image of each group, so that the part before the change has a given number of lesions.
         _, first = np.unique(shuffled.groups, return_index=True)
         stream = shuffled[np.sort(first)[:n]]
         votes.append((replay(watch, model, stream).votes, before))

@@ -1,1 +1,1 @@
-"""Where decisions are computed: on this machine, on its GPU, on a cluster."""
+"""Engines that compute decisions: on this machine, on its GPU, on a cluster."""

@@ -1,4 +1,4 @@
-"""The whole decision on a torch device (METHOD.md 2 to 9, SITE.md S3 to S8); decisions are those of `decide`."""
+"""The whole decision on a torch device (METHOD.md 2 to 9, SITE.md S3 to S8), with the same result as `decide`."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ if TYPE_CHECKING:
 
 
 class DeviceDecider:
-    """A model on a torch device, for any number of images.
+    """A model on a torch device that decides on any number of images.
 
-    Evidence, audit, thresholds or p-values, and sets are computed on the device. A row in which float64 itself leaves
-    something open (two values equal up to 1e-12, as for a copy of a calibration image), or whose patient a site model
-    knows, is decided by `decide` of the model on the CPU, so actions, reasons, sets and p-values are the same. A
-    reported threshold of a home model may be a neighbouring calibration score when no label of the image lies between
-    the two.
+    Evidence, audit, thresholds or p-values, and sets are computed on the device. `decide` of the model on the CPU
+    decides the rows that float64 leaves open (two values equal up to 1e-12, as for a copy of a calibration image) and
+    the images of patients that a site model knows. So actions, reasons, sets and p-values are the same. A reported
+    threshold of a home model may be a neighbouring calibration score if no label of the image lies between the two.
 
     Parameters
     ----------
     model : Calcode or SiteModel
-        Fitted; its audit must look at all of the reference (no graph).
+        Fitted; its audit must search all of the reference (no graph).
     device : str
         For instance "cuda".
     precision : {"float32", "tf32"}
-        Of the product with the calibration images; "tf32" is faster and leaves more rows to float64. A site model has
-        fewer rows and computes in float64.
+        Precision of the product with the calibration images; "tf32" is faster and leaves more rows to float64. A site
+        model has fewer rows and computes in float64.
 
     Examples
     --------
-    Made once, used block after block::
+    Make it once and use it for every block::
 
         decider = DeviceDecider(Calcode.load("model.safetensors"))
         decisions = decider.decide(evidence)
@@ -61,7 +60,7 @@ class DeviceDecider:
             self._answers = SiteAnswers(model, device=device)
         else:
             self._answers = HomeAnswers(model, device=device, precision=precision)
-        #: How many images are decided on together.
+        #: Number of images decided together.
         self.block_rows = self._answers.block_rows
 
     def decide(self, evidence: Evidence, e: ArrayLike | None = None) -> Decisions:
@@ -71,8 +70,8 @@ class DeviceDecider:
         ----------
         evidence : Evidence
         e : array_like of shape (n,), optional
-            Review probability of every image, for a site model with `calibrate_with="weighted"`; not given: that of
-            the evidence.
+            Review probability of every image, for a site model with `calibrate_with="weighted"`; taken from the
+            evidence if not given.
         """
         import torch
 
@@ -93,7 +92,7 @@ class DeviceDecider:
     def answers(
         self, embeddings: torch.Tensor, prompt_logits: torch.Tensor, e: ArrayLike | None = None
     ) -> DeviceAnswers:
-        """Decide on tensors of the device, without a look at who the images are.
+        """Decide on tensors on the device, without checking the identity of the images.
 
         Parameters
         ----------
@@ -110,12 +109,12 @@ class DeviceDecider:
     def answers_from_text(
         self, raw: torch.Tensor, text: torch.Tensor, temperature: float, e: FloatArray | None = None
     ) -> DeviceAnswers:
-        """Decide on raw embeddings and a bank of prompts, block by block.
+        """Decide on raw embeddings and a bank of prompts, in blocks.
 
         Parameters
         ----------
         raw : tensor of float16, float32 or float64, shape (n, d)
-            Not yet of unit length.
+            Not yet normalised to unit length.
         text : tensor of float64, shape (K, M, d)
             Unit rows.
         temperature : float
@@ -145,16 +144,16 @@ class DeviceDecider:
         known: tuple[IntArray, BoolArray] | None = None,
         e: ArrayLike | None = None,
     ) -> Decisions:
-        """Answers on the host, the rows that are left open settled by the model's own `decide`.
+        """Copy the answers to the host; the model's own `decide` settles the rows that are left open.
 
         Parameters
         ----------
         answers : DeviceAnswers
         ids : ndarray of str or None
         settle : callable
-            Row numbers in, their evidence out.
+            Maps row numbers to their evidence.
         known : (ndarray of int, ndarray of bool), optional
-            What `KnownGroups.find` says of the images, for a site model.
+            Result of `KnownGroups.find` for the images, for a site model.
         e : array_like of shape (n,), optional
             As in `decide`.
         """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceAnswers:
-    """The arrays of `Decisions` as tensors on the device, and the rows that only the CPU can settle.
+    """The arrays of `Decisions` as tensors on the device, and the rows that only the CPU can decide.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class DeviceAnswers:
     p_audit, top_probability : tensor of float64, shape (n,)
     threshold, scores : tensor of float64, shape (n, K)
     tied : tensor of bool, shape (n,)
-        A value that decides about the row is equal to a boundary, or closer to it than the error of a float64 sum.
+        A value that matters for the row is equal to a boundary, or closer to it than the error of a float64 sum.
     """
 
     action: torch.Tensor
@@ -39,7 +39,7 @@ class DeviceAnswers:
 
 
 def second_labels(sets: torch.Tensor, *, answered: torch.Tensor, preference: torch.Tensor) -> torch.Tensor:
-    """What `calcode.method.singles.second_labels` gives (SITE.md S17); shape (n, K)."""
+    """The same as `calcode.method.singles.second_labels`, on tensors (SITE.md S17); shape (n, K)."""
     import torch
 
     second = torch.where(sets, -torch.inf, preference).argmax(dim=1)
@@ -50,7 +50,7 @@ def second_labels(sets: torch.Tensor, *, answered: torch.Tensor, preference: tor
 def chosen_actions(
     sets: torch.Tensor, *, supported: torch.Tensor, binary_utility: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Action, reason and label as `calcode.method.decisions.choose_actions` gives them; each of shape (n,)."""
+    """Action, reason and label, as from `calcode.method.decisions.choose_actions`; each of shape (n,)."""
     import torch
 
     size = sets.sum(dim=1)

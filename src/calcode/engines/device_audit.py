@@ -11,12 +11,12 @@ from calcode.method.evidence import TRIM_EPSILON
 if TYPE_CHECKING:
     import torch
 
-#: Values nearer to each other than this, absolute or relative, may be ordered differently on the CPU: it settles them.
+#: The CPU may order values differently that are closer than this, absolutely or relatively; it decides on them.
 TIE = 1e-12
 
 
 def robust_probabilities(probabilities: torch.Tensor, *, trim: int) -> torch.Tensor:
-    """p_rob of Eq. 5; (n, M, K) in, (n, K) out. Prompts are few: they are sorted by comparing neighbours."""
+    """p_rob of Eq. 5; (n, M, K) in, (n, K) out. The few prompts are sorted by comparing neighbours."""
     import torch
 
     columns = list(probabilities.unbind(1))
@@ -32,7 +32,7 @@ def robust_probabilities(probabilities: torch.Tensor, *, trim: int) -> torch.Ten
 
 
 class DeviceAudit:
-    """p_audit on the device (METHOD.md 4), equal to that of float64."""
+    """p_audit on the device (METHOD.md 4), equal to that from float64."""
 
     def __init__(self, audit: SupportAudit, *, device: str) -> None:
         import torch
@@ -49,7 +49,7 @@ class DeviceAudit:
     def p_values(
         self, embeddings: torch.Tensor, prompt_logits: torch.Tensor, probabilities: torch.Tensor, robust: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """p_audit, and the rows in which a value is too near to one of the gate; each of shape (n,)."""
+        """p_audit, and the rows in which a value is too close to a gate value; each of shape (n,)."""
         import torch
 
         def values(name: str) -> torch.Tensor:
@@ -67,12 +67,12 @@ class DeviceAudit:
             return ranks(self._audit.name, self._gate)
         parts = [ranks(name, self._gate_base[name]) for name in BASE_DIAGNOSTICS]
         fused = 1.0 - torch.stack([p for p, _ in parts]).amin(dim=0)
-        # The ranks are exact, and so is what they are compared with.
+        # The ranks are exact, and so are the values with which they are compared.
         p_audit, _ = _ranks(fused, self._gate)
         return p_audit, torch.stack([close for _, close in parts]).any(dim=0)
 
     def _distance_ranks(self, embeddings: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ranks of the `distance`: from float32 where no gate value is within its error, else from float64."""
+        """Ranks of the `distance`: from float32 if no gate value is within its error, else from float64."""
         import torch
 
         (reference,) = self.points
@@ -97,10 +97,10 @@ class DeviceAudit:
 
 
 def _ranks(values: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(1 + #{gate: B >= B(x)}) / (n_g + 1) of Eq. 9, and the rows too near to a gate value; each of shape (n,)."""
+    """(1 + #{gate: B >= B(x)}) / (n_g + 1) of Eq. 9, and the rows too close to a gate value; each of shape (n,)."""
     import torch
 
     first, low, high = (torch.searchsorted(gate, values - RANK_TOLERANCE + shift) for shift in (0.0, -TIE, TIE))
-    # By a tensor: a device divides by a plain number as a product with its rounded inverse.
+    # Divide by a tensor: for a plain number, a device multiplies by its rounded inverse.
     count = torch.full_like(values, len(gate) + 1.0)
     return (1.0 + (len(gate) - first).to(torch.float64)) / count, low != high

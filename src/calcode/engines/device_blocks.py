@@ -1,4 +1,4 @@
-"""A feature file decided on a torch device: reading, copying, computing and writing at the same time."""
+"""Decide on a feature file on a torch device: reading, copying, computing and writing overlap."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ if TYPE_CHECKING:
     import pyarrow
     import torch
 
-#: Rows that are read and decided on together, at least at first and later.
+#: Fewest rows that are read and decided together, at first and later.
 _FIRST_SPAN, _LARGEST_SPAN = 1 << 12, 1 << 15
-#: Threads that read: more would wait for the interpreter.
+#: Reading threads: more of them would wait for the GIL.
 _READERS = 8
-#: Threads that feed the device: while one waits for an answer, the other has its next kernels there.
+#: Threads that feed the device: while one waits for an answer, the other has already queued its next kernels.
 _DECIDERS = 2
-#: Seconds after which a thread hands the interpreter on: the one that feeds the device would wait too long for the
-#: others (5 ms each by default).
+#: Seconds after which a thread releases the GIL. With the default (5 ms) the thread that feeds the device would wait
+#: too long for the others.
 _SWITCH_INTERVAL = 1e-4
-#: Rows whose ids are hashed together: a device takes as long for a few.
+#: Rows whose ids are hashed together: a device takes as long for a few rows.
 _HASHED_ROWS = 1 << 18
-#: Columns of the feature file that say who an image is, by what `identities` calls them.
+#: Columns of the feature file that identify an image, by their names in `identities`.
 _WHO = {"ids": "id", "groups": "group"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RawBlock:
-    """The chosen images of a block as they stand in the file.
+    """The chosen images of a block in the form stored in the file.
 
     Attributes
     ----------
     rows : pyarrow.Table
-        With the columns `id`, `embedding`, and `group` and `review_probability` where the file has them.
+        With the columns `id`, `embedding`, and `group` and `review_probability` if the file has them.
     embeddings : tensor of float16 or float32, shape (n, d)
-        On the host, in memory that can be copied while the device computes.
+        On the host, in memory from which the device can copy while it computes.
     known : (ndarray of int, ndarray of bool) or None
-        What a site model knows of the patients (`KnownGroups.find`).
+        Rows and mask of known patients for a site model (`KnownGroups.find`).
     """
 
     rows: pyarrow.Table
@@ -64,7 +64,7 @@ class RawBlock:
 
 
 class DeviceBlocks:
-    """A model on a device and a feature file, with the stages of a pipeline (`BlockDecider`).
+    """A model on a device and a feature file, with the stages of a pipeline like those of `BlockDecider`.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class DeviceBlocks:
         assert job.model is not None
         self._job = job
         self.model = job.model
-        # Nothing is written before it is known that all images are new, which takes a while: it begins first.
+        # Started first, because it takes a while and nothing is written before all images are known to be new.
         self._checking = ThreadPoolExecutor(1, thread_name_prefix="calcode-identities")
         self._checked = (
             [] if isinstance(self.model, SiteModel) else [self._checking.submit(require_new_images, job, self.model)]
@@ -90,18 +90,18 @@ class DeviceBlocks:
         text = torch.tensor(job.features.prompts.text[chosen], dtype=torch.float64, device=self._device)
         self._text = text / torch.linalg.vector_norm(text, dim=2, keepdim=True)
         if self._device.type == "cuda":
-            # The threads that decide have streams of their own, which do not wait for what was begun here.
+            # The deciding threads have their own streams, which do not wait for the work started here.
             torch.cuda.synchronize(self._device)
         self._thread = local()
         self._opened: list[RowReader] = []
         with closing(RowReader(job.features_path, columns=job.columns)) as reader:
             ranges, start = [], 0
             for stop in reader.first_rows[1:].tolist():
-                # Whole row groups, few at first, so that the device soon has something to do.
+                # Whole row groups, only few at first, so that the device soon has work.
                 if stop - start >= min(_LARGEST_SPAN, max(_FIRST_SPAN, start // _READERS)) or stop == reader.n_rows:
                     ranges.append(range(start, stop))
                     start = stop
-            # The format is checked on the first row: the others come from the same file.
+            # The format is checked only on the first row: all rows come from the same file.
             first = self._evidence(reader.table(0, 1))
             self.model.evidence_format_.require(first, role="evidence")
         self.ranges = tuple(rows for rows in ranges if rows)
@@ -114,14 +114,14 @@ class DeviceBlocks:
         sys.setswitchinterval(_SWITCH_INTERVAL)
 
     def close(self) -> None:
-        """Close the feature file, once for every thread that read it."""
+        """Close the feature file for every thread that read it."""
         sys.setswitchinterval(self._usual_interval)
         self._checking.shutdown()
         for reader in self._opened:
             reader.close()
 
     def read(self, rows: range) -> RawBlock | None:
-        """The chosen ones among these rows; None where none is chosen."""
+        """The chosen rows of this range; None if no row is chosen."""
         import torch
 
         if not hasattr(self._thread, "reader"):
@@ -162,7 +162,7 @@ class DeviceBlocks:
         raw = block.embeddings.to(self._device, non_blocking=True)
         lengths = torch.linalg.vector_norm(raw.to(torch.float64), dim=1)
         if not bool(((lengths - 1.0).abs() <= NORM_TOLERANCE).all()):
-            # NaN, zeros and rows that are not of unit length: the evidence names them, in an error or a warning.
+            # NaN, zeros and rows that are not of unit length: making the evidence names them, in an error or a warning.
             self._evidence(block.rows)
         with naming(self._job.features.path):
             answers = self._decider.answers_from_text(
@@ -179,7 +179,7 @@ class DeviceBlocks:
         """The decisions of a block as a table with the ids of its rows."""
         if decided is None:
             return None
-        # Nothing is written before it is known that all images are new; until then the device need not wait.
+        # Nothing is written before all images are known to be new; until then the device need not wait.
         for checked in self._checked:
             checked.result()
         decisions, rows = decided
@@ -192,8 +192,8 @@ class DeviceBlocks:
 def require_new_images(job: DecideJob, model: Calcode) -> None:
     """Raise `RoleError` if an image or group of a job had a role in the fit of its home model (METHOD.md 1).
 
-    The device hashes all texts and finds those whose hash begins like one of the fit. These, and texts too long for it,
-    are looked at by the model itself, which names them.
+    The device hashes all texts and finds those whose hash begins like a hash of the fit. The model itself checks these
+    texts, and texts too long for the device, and names them in its error.
 
     Parameters
     ----------

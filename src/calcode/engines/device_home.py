@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 class HomeAnswers:
     """A home model on a device: evidence, audit, thresholds and sets.
 
-    Computed in float32 first, in float64 where that leaves a p-value or a label open.
+    Computed in float32 first, and in float64 if a p-value or a label is still open.
 
     Parameters
     ----------
     model : Calcode
-        Fitted; its audit must look at all of the reference (no graph).
+        Fitted; its audit must search all of the reference (no graph).
     device : str
     precision : {"float32", "tf32"}
-        Of the product with the calibration images.
+        Precision of the product with the calibration images.
     """
 
     def __init__(self, model: Calcode, *, device: str, precision: Precision) -> None:
@@ -50,11 +50,11 @@ class HomeAnswers:
         )
         self._audit = None if model.audit_ is None else DeviceAudit(model.audit_, device=device)
         largest = [self._search.points, *([] if self._audit is None else self._audit.points)]
-        #: How many images are decided on together.
+        #: Number of images decided together.
         self.block_rows = min(points.block_rows(torch.float32) for points in largest)
 
     def answers(self, embeddings: torch.Tensor, prompt_logits: torch.Tensor) -> DeviceAnswers:
-        """Decide on tensors of the device.
+        """Decide on tensors on the device.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class HomeAnswers:
         tied |= open_rows
         localized, threshold = self._combined(found, n_classes=scores.shape[1])
         for bound in (localized, threshold):
-            # A threshold of 1 and more lets every label in, whatever its last digit.
+            # A threshold of at least 1 lets every label in, so its last digits do not matter.
             tied |= (((scores - bound).abs() < TIE) & (bound < 1.0)).any(dim=1)
         sets, localized_sets = scores <= threshold, scores <= localized
         if settings.keep_top:
@@ -108,7 +108,7 @@ class HomeAnswers:
         )
 
     def _combined(self, found: torch.Tensor, *, n_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """tau(x) as a column and the guarded thresholds (Eq. 15), shape (n, K), from those of every rule."""
+        """tau(x) as a column and the guarded thresholds (Eq. 15), shape (n, K), from the thresholds of all rules."""
         import torch
 
         localized = found[:, :1]
@@ -138,7 +138,7 @@ def _device_rule(rule: LocalizedRule, *, members: IntArray | None) -> DeviceRule
 
 
 def _aps_scores(robust: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """APS scores of Eq. 6, shape (n, K), and the rows with labels too equally probable to be ordered here."""
+    """APS scores of Eq. 6, shape (n, K), and the rows whose label probabilities are too close to order here."""
     import torch
 
     ordered, order = torch.sort(robust, dim=1, descending=True, stable=True)

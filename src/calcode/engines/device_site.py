@@ -1,4 +1,4 @@
-"""The decisions of a site model on a torch device (SITE.md S2 to S8), for images of patients it does not know."""
+"""Decisions of a site model on a torch device (SITE.md S2 to S8), for images of patients that it does not know."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SiteAnswers:
     Parameters
     ----------
     model : SiteModel
-        Fitted; its audit must look at all of the reference (no graph).
+        Fitted; its audit must search all of the reference (no graph).
     device : str
     """
 
@@ -38,13 +38,13 @@ class SiteAnswers:
         if model.audit_ is not None and model.audit_kind_ != "off":
             self._audit = DeviceAudit(model.audit_, device=device)
         points = [] if self._audit is None else self._audit.points
-        #: How many images are decided on together.
+        #: Number of images decided together.
         self.block_rows = min([self._ranking.block_rows, *(own.block_rows(torch.float32) for own in points)])
 
     def answers(
         self, embeddings: torch.Tensor, prompt_logits: torch.Tensor, e: ArrayLike | None = None
     ) -> DeviceAnswers:
-        """Decide on tensors of the device; shapes as in `DeviceDecider.answers`."""
+        """Decide on tensors on the device; shapes as in `DeviceDecider.answers`."""
         import torch
 
         model = self._model

@@ -1,4 +1,4 @@
-"""From the images of a listing to a feature file, in this process: embed, keep, resume, write."""
+"""Embed the images of a listing into a feature file in this process; an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from calcode.files import replacing
 if TYPE_CHECKING:
     import pyarrow
 
-#: A shard is written after so many images or seconds, whichever comes first: what a crash can cost.
+#: A shard is written after this many images or seconds, whichever comes first; a crash can cost this much work.
 _SHARD_IMAGES = 16_384
 _SHARD_SECONDS = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a job is; rates are of this run alone, without what an earlier one did."""
+    """Progress of a job; the rate is that of this run, without images embedded by an earlier one."""
 
     done: int
     total: int
@@ -53,7 +53,7 @@ class SkippedImage:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedSummary:
-    """What `embed` did."""
+    """Result of `embed`."""
 
     output: Path
     embedded: int
@@ -75,15 +75,14 @@ def embed(
 ) -> EmbedSummary:
     """Embed every image of a listing and write the feature file with its prompts.
 
-    Interrupted, it leaves a folder `<out>.unfinished` and goes on from there when it is called again: no image is
-    embedded twice unless its file changed in between, none is lost. Images that cannot be read are left out and
-    listed, with the reason, in `<out without .parquet>.skipped.csv`; a run that goes on after an interruption tries
-    them again.
+    An interrupted run leaves a folder `<out>.unfinished`, and the next call continues from there: no image is embedded
+    twice unless its file changed in between, and none is lost. Images that cannot be read are left out and listed, with
+    the reason, in `<out without .parquet>.skipped.csv`; a run that continues after an interruption tries them again.
 
     Parameters
     ----------
     listing : ImageListing
-        Labels, roles, groups and metadata go into the file; paths do not.
+        Labels, roles, groups and metadata are written to the file; paths are not.
     backbone : Backbone
     prompts : Prompts
         Of the same model (`embed_prompts`, or its prompt file).
@@ -115,13 +114,13 @@ def embed(
                 skipped = {str(listing.ids[row]): reason for row, reason in batch.unreadable.items()}
                 job.advance(len(batch.rows) + len(batch.unreadable), skipped=skipped)
         finally:
-            # Also when the work is interrupted: what is done stays done.
+            # Also after an interruption, so that finished work is kept.
             job.keep(pending)
         return job.finish()
 
 
 class EmbedJob:
-    """The images of a listing on their way into a feature file, whichever engine embeds them.
+    """Images of a listing that are being embedded into a feature file, with any engine.
 
     Parameters
     ----------
@@ -132,9 +131,9 @@ class EmbedJob:
     ----------
     journal : Journal
     todo : ndarray of int
-        Rows of the listing that have no embedding yet, after `resume`.
+        Rows of the listing without an embedding, after `resume`.
     sources : list of str
-        Per row the size and time of its file: another file, another embedding.
+        Size and time of each row's file: if they change, the image is embedded again.
     """
 
     def __init__(
@@ -182,13 +181,13 @@ class EmbedJob:
         self._started = time.perf_counter()
 
     def resume(self) -> None:
-        """Find what an earlier run has done, with the images as they are now."""
+        """Find the work of an earlier run that is still valid for the images as they are now."""
         done = self._finished()
         self.todo = np.flatnonzero([image not in done for image in self._listing.ids.tolist()])
         self._started = time.perf_counter()
 
     def keep(self, pending: list[EmbeddedBatch]) -> None:
-        """Write a shard of batches that are not on disk yet, and empty the list."""
+        """Write a shard of batches that are not on disk yet, and clear the list."""
         rows = np.concatenate([np.empty(0, dtype=np.int64), *(batch.rows for batch in pending)])
         if len(rows):
             ids = self._listing.ids[rows].tolist()
@@ -198,7 +197,7 @@ class EmbedJob:
         pending.clear()
 
     def advance(self, images: int, *, skipped: Mapping[str, str]) -> None:
-        """Report that so many more images were looked at."""
+        """Report that `images` more images were processed."""
         self._handled += images
         self._skipped |= skipped
         if self._progress is not None:
@@ -244,7 +243,7 @@ class EmbedJob:
         skipped = tuple(
             SkippedImage(
                 id=image,
-                # The name of a DICOM file may identify a patient.
+                # The file name of a DICOM file may identify a patient.
                 path="" if not path or is_dicom(Path(path)) else path,
                 reason=self._skipped[image],
             )
@@ -271,7 +270,7 @@ class EmbedJob:
         )
 
     def _finished(self) -> dict[str, NDArray[np.float32]]:
-        """Embedding by id of all shards, of images that have not changed since."""
+        """Embeddings by id from all shards, for images that have not changed since."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -302,11 +301,11 @@ def embedding_table(ids: Sequence[str], sources: Sequence[str], embeddings: NDAr
 
 
 def skipped_file(out: str | os.PathLike[str]) -> Path:
-    """Where the images without an embedding are listed."""
+    """Path of the list of images without an embedding."""
     return Path(out).with_suffix(".skipped.csv")
 
 
 def _texts(values: AnyArray) -> list[str | None] | None:
-    """Texts with None for missing ones; None if all are missing."""
+    """Texts, with None for missing ones; None if all are missing."""
     texts = [value or None for value in values.tolist()]
     return texts if any(texts) else None

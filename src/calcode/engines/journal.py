@@ -1,4 +1,4 @@
-"""What an interrupted job has already done: a private folder of finished shards next to the file to be."""
+"""Finished work of an interrupted job: a private folder of finished shards next to the target file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Shard:
     Attributes
     ----------
     file : Path or None
-        Its rows, as Parquet; None if the part gave no row.
+        Its rows as Parquet; None if the part has no row.
     images : int
         Number of rows.
     skipped : dict of str to str
-        Ids of images that gave no row because something is wrong with them, and what.
+        Ids of images without a row because something is wrong with them, with the reason.
     warnings : tuple of str
     """
 
@@ -43,18 +43,18 @@ class Shard:
 
 
 class Journal:
-    """The folder `<name>.unfinished`: `plan.json`, and per finished shard a Parquet file and its manifest.
+    """The folder `<name>.unfinished`: `plan.json`, and a Parquet file and its manifest per finished shard.
 
-    A manifest is written after its table and holds the table's SHA-256 and the plan's, so a shard counts as finished
-    only if it was finished in this very job. Two workers that write the same shard write the same bytes. The folder
-    holds ids and embeddings or decisions; only its owner may look into it.
+    A manifest is written after its table and contains the SHA-256 of the table and of the plan. So a shard counts as
+    finished only if it was finished in this very job. Two workers that write the same shard write the same bytes. The
+    folder holds ids and embeddings or decisions; only its owner may read it.
 
     Parameters
     ----------
     target : Path
-        The file that the shards will become.
+        The file that is made from the shards.
     plan : mapping
-        Everything that decides the content of the shards, as JSON values.
+        Everything that determines the content of the shards, as JSON values.
     """
 
     def __init__(self, target: Path, *, plan: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Journal:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """The folder, made or found, for this process and its workers alone; gone afterwards if nothing is in it."""
+        """Create or find the folder, locked for this process and its workers; remove it afterwards if it is empty."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         with locked_folder(self.path):
             self._check_plan()
@@ -77,11 +77,11 @@ class Journal:
                     self.remove()
 
     def remove(self) -> None:
-        """Delete the folder: the whole file is there."""
+        """Delete the folder after the whole file has been written."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def attempt(self, name: str) -> int:
-        """Record that this process begins a shard; how many times it was begun, this one included."""
+        """Record that this process begins a shard; return how often it was begun, including this time."""
         file = self.path / f"{name}.attempts"
         with file.open("a", encoding="utf-8") as stream:
             stream.write(f"{os.getpid()} {platform.node()}\n")
@@ -95,7 +95,7 @@ class Journal:
         skipped: Mapping[str, str] | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        """Write a finished shard; whatever happens next, it stays."""
+        """Write a finished shard, which then survives an interruption."""
         import pyarrow.parquet as pq
 
         sha256 = ""
@@ -116,7 +116,7 @@ class Journal:
         (self.path / f"{name}.attempts").unlink(missing_ok=True)
 
     def finished(self, name: str) -> Shard | None:
-        """A shard that was finished in this job and is whole; None otherwise."""
+        """Return a shard that was finished in this job and is intact, else None."""
         manifest, table = self._manifest_file(name), self._table_file(name)
         try:
             found = parsed_json(manifest.read_bytes(), source=manifest)
@@ -141,7 +141,7 @@ class Journal:
         return None
 
     def shards(self) -> dict[str, Shard]:
-        """Every finished shard by its name, in alphabetical order."""
+        """Every finished shard by name, in alphabetical order."""
         found = {file.stem: self.finished(file.stem) for file in sorted(self._manifests())}
         return {name: shard for name, shard in found.items() if shard is not None}
 
@@ -174,12 +174,12 @@ class Journal:
 
 
 def unfinished_folder(target: Path) -> Path:
-    """Where the finished parts of a file are kept until it is whole."""
+    """Folder for the finished parts of a file until the file is complete."""
     return target.with_name(f"{target.name}.unfinished")
 
 
 def shard_name(content: Sequence[object]) -> str:
-    """A name for a shard made of what it is computed from: other inputs, another shard.
+    """A name for a shard derived from its inputs, so that other inputs give another shard.
 
     Examples
     --------

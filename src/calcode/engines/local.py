@@ -1,6 +1,6 @@
 """Decide on a feature file in this process, in memory that does not grow with the file.
 
-One range of rows after another becomes a table of decisions. The other engines take the same ranges and tables.
+Each range of rows becomes a table of decisions. The other engines use the same ranges and tables.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: Images decided at a time, at most and at least. Every engine cuts a file at the same rows.
+#: Most and fewest images decided at a time. Every engine splits a file at the same rows.
 LARGEST_BLOCK, _SMALLEST_BLOCK = 4096, 512
-#: Distances that a block takes: with many calibration images fewer rows, so that no core waits long for the last.
+#: Distances per block: with many calibration images a block has fewer rows, so that no core waits long for the last.
 _BLOCK_DISTANCES = 3 << 24
 
 
@@ -47,22 +47,22 @@ def decide_file(
     device: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> DecidedFile:
-    """Decide on every chosen image of a feature file; the decision file appears whole or not at all.
+    """Decide on every chosen image of a feature file; the decision file is written atomically.
 
     Parameters
     ----------
     model : path-like
-        Model file, as `Calcode.save` writes it.
+        Model file from `Calcode.save` or `SiteModel.save`.
     features : FeatureFile or path-like
-        Labels are not looked at.
+        Labels are ignored.
     out : path-like
         Ends in `.parquet` or `.csv`.
     role : str, optional
         Only the images of this role.
     where : pyarrow.compute.Expression, optional
-        Only the images for which this holds (`FeatureFile.read`).
+        Only the images that meet this condition (`FeatureFile.read`).
     device : str, optional
-        A torch device such as "cuda" (`DeviceDecider`); the processor if not given.
+        A torch device such as "cuda" (`DeviceDecider`); default: the CPU.
     progress : callable, optional
         Called after every block with the number of rows of the feature file that it covers.
 
@@ -106,19 +106,19 @@ def decide_file(
 def overlapped(
     work: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1
 ) -> Generator[Result, None, None]:
-    """work(item) of every item, in order; the next items are at work while the caller uses a result.
+    """Yield work(item) of every item, in order; the next items are processed while the caller uses a result.
 
-    Every worker is a thread that keeps to one core. With a single one, `work` may keep a state. An error of `work` is
-    raised where its result would have come, and no further item is taken. Close the generator before closing what
-    `work` uses: that waits for the items still at work.
+    Every worker is a thread that stays on one core. With a single worker, `work` may keep state. An error of `work` is
+    raised in place of its result, and no further item is taken. Close the generator before closing what `work` uses:
+    closing waits for the items in progress.
 
     Parameters
     ----------
     work : callable
     items : iterable
-        Taken when there is room, in the thread of the caller.
+        Items are taken when there is room, in the caller's thread.
     workers : int
-        At most twice as many items are at work or done, not counting the one in use: a slow one keeps nobody waiting.
+        At most twice as many items are in progress or done, not counting the one in use: a slow one blocks no other.
 
     Examples
     --------
@@ -141,28 +141,28 @@ def overlapped(
 
 @dataclass(frozen=True, kw_only=True)
 class DecideJob:
-    """Which images a model decides on. It travels to other processes, which load the model from its file.
+    """The images on which a model decides. It is sent to other processes, which load the model from its file.
 
     Attributes
     ----------
     model_path : Path
     model_digest : str
-        Of the model that the job was made with.
+        Digest of the model with which the job was made.
     features : FeatureFile
     features_path : Path
-        The same file from wherever a process runs; errors name it as the caller did.
+        The same file with a path that is valid in every process; errors use the caller's path.
     role : str or None
     where : pyarrow.compute.Expression or None
     device : str or None
-        A torch device; None is the processor.
+        A torch device; None means the CPU.
     block : int
-        Images decided at a time.
+        Number of images decided at a time.
     ranges : tuple of range
-        The rows of the file, `block` at a time.
+        The rows of the file in blocks.
     columns : tuple of str
-        Columns of the feature file that a decision looks at.
+        Columns of the feature file that a decision uses.
     model : Calcode, SiteModel or None
-        Loaded already, in the process that made the job.
+        The loaded model, only in the process that made the job.
     """
 
     model_path: Path
@@ -191,11 +191,11 @@ class DecideJob:
         where: pyarrow.compute.Expression | None,
         device: str | None = None,
     ) -> DecideJob:
-        """Check the model, the features, that one is made for the other, the device, and that `out` is neither file."""
+        """Check the model, the features, that they match, the device, and that `out` is neither input file."""
         if device is not None:
             require_device(device)
         with ThreadPoolExecutor(1) as pool:
-            # Either takes a moment: the features are checked while the model is loaded.
+            # Both take a moment, so the features are checked while the model is loaded.
             opened = pool.submit(lambda: features if isinstance(features, FeatureFile) else open_features(features))
             fitted = load_model(Path(model))
         file = opened.result()
@@ -209,8 +209,8 @@ class DecideJob:
         read = (Path(model).resolve(), file.path.resolve())
         if Path(out).resolve() in read:
             raise FeatureFileError(f"out: {out} is a file that is read here; write to another one")
-        # Fewer images at a time for a model with many: with 2,000 calibration and 2,000 reference images 4,096, with
-        # 20,000 of each 1,024, wherever the model runs.
+        # A model with many images gets smaller blocks: 4,096 with 2,000 calibration and 2,000 reference images, and
+        # 1,024 with 20,000 of each, wherever the model runs.
         points = len(fitted.bag_ if isinstance(fitted, SiteModel) else fitted.rule_.scores)
         points += 0 if fitted.audit_ is None else len(fitted.audit_.reference)
         rows = _BLOCK_DISTANCES // max(1, points) // _SMALLEST_BLOCK * _SMALLEST_BLOCK
@@ -231,7 +231,7 @@ class DecideJob:
 
 
 class BlockDecider:
-    """A model and a feature file, both opened once, and the decisions on any range of its rows; to be closed.
+    """A model and a feature file, each opened once, that decides on any range of rows; must be closed.
 
     Parameters
     ----------
@@ -247,14 +247,14 @@ class BlockDecider:
         self.reader = RowReader(job.features_path, columns=job.columns)
         self.close = self.reader.close
         self.ranges = job.ranges
-        #: What a pipeline does with every range, and how many threads may do it at once.
+        #: The stages of a pipeline for every range, with the number of threads that may run each stage at once.
         self.stages: tuple[tuple[Callable[[Any], Any], int], ...] = (
             (lambda rows: self.reader.table(rows.start, rows.stop), 1),
             (self.decide, thread_count()),
         )
 
     def decide(self, table: pyarrow.Table) -> pyarrow.Table | None:
-        """Decisions on the chosen ones among some rows of the feature file, as a table; None where none is chosen."""
+        """Decisions on the chosen rows of a part of the feature file, as a table; None if no row is chosen."""
         job = self._job
         if job.role is not None or job.where is not None:
             table = job.features.chosen_rows(table, role=job.role, where=job.where)
@@ -268,7 +268,7 @@ class BlockDecider:
 
 @dataclass(kw_only=True)
 class DecidedFile:
-    """What an engine wrote, counted as it passes.
+    """The decision file of an engine, counted while it is written.
 
     Attributes
     ----------
@@ -276,11 +276,11 @@ class DecidedFile:
     model : Calcode or SiteModel
     images : int
     resumed : int
-        Images that an earlier, interrupted run had decided on.
+        Images that an earlier, interrupted run decided.
     actions, reasons : dict of str to int
-        Images per word of the columns `action` and `reason`.
+        Number of images per word of the columns `action` and `reason`.
     set_sizes : dict of int to int
-        Images per number of labels in the released set, smallest first; a deferred image releases none.
+        Number of images per size of the released set, smallest first; a deferred image releases none.
     """
 
     output: Path
@@ -309,7 +309,7 @@ class DecidedFile:
 
 
 def require_classes(features: FeatureFile, classes: Sequence[str]) -> None:
-    """Raise unless the prompts of a feature file know every class that a model decides among."""
+    """Raise unless the prompts of a feature file have every class of a model."""
     missing = [name for name in classes if name not in features.prompts.classes]
     if missing:
         raise MismatchError(
@@ -319,7 +319,7 @@ def require_classes(features: FeatureFile, classes: Sequence[str]) -> None:
 
 
 def require_review_probability(features: FeatureFile, model: SiteModel) -> None:
-    """Raise if a site model weighs images by their review probability and a feature file has none (SITE.md S5)."""
+    """Raise if a site model weights images by review probability and the feature file has none (SITE.md S5)."""
     if model.settings_.calibrate_with == "weighted" and "review_probability" not in features.contents.columns:
         raise FeatureFileError(
             f"{features.path}: no column 'review_probability', and the model is calibrated with weighted cases; write "
@@ -329,7 +329,7 @@ def require_review_probability(features: FeatureFile, model: SiteModel) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors about evidence with the name of the file that it is from."""
+    """Prefix errors about evidence with the name of its file."""
     try:
         yield
     except CalcodeError as error:
@@ -337,7 +337,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def require_device(device: str) -> None:
-    """Raise unless torch is there and can use the device."""
+    """Raise unless torch is installed and can use the device."""
     try:
         import torch
     except ImportError as error:

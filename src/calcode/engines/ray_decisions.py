@@ -1,4 +1,4 @@
-"""Decide on a feature file with Ray: the decisions of the local engine, from as many processes as there are."""
+"""Decide on a feature file with Ray: the decisions of the local engine, from all available processes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def decide_file(
     where: pyarrow.compute.Expression | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> DecidedFile:
-    """`calcode.engines.local.decide_file` on Ray: the same file, from an actor pool.
+    """Do the same as `calcode.engines.local.decide_file` on Ray: the same file, from an actor pool.
 
-    Interrupted, it leaves a folder `<out>.unfinished` and goes on from there when it is called again with the same
-    model, features and choice: no image is decided on twice, none is lost. RAY_ADDRESS names a cluster, whose
-    machines must see the model file, the feature file and the folder of `out` under the same names.
+    An interrupted run leaves a folder `<out>.unfinished`, and a call with the same model, features and choice continues
+    from there: no image is decided twice, none is lost. RAY_ADDRESS names a cluster, whose machines must see the model
+    file, the feature file and the folder of `out` under the same paths.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def decide_file(
         "block": job.block,
     }
     journal = Journal(target, plan=plan)
-    # In the order of the rows when sorted.
+    # The names sort in the order of the rows.
     ranges = {f"{rows.start:012d}-{rows.stop:012d}": rows for rows in job.ranges}
     with journal.opened():
         earlier = journal.shards()
@@ -76,8 +76,8 @@ def decide_file(
                 if progress is not None:
                     progress(len(ranges[name]))
         resumed = sum(shard.images for shard in earlier.values())
-        # All shards in the order of the rows, as the local engine writes them.
-        assert job.model is not None  # only a worker loads it again
+        # All shards in row order, as the local engine writes them.
+        assert job.model is not None  # only workers load it again
         decided = DecidedFile(output=target, model=job.model, resumed=resumed)
         messages: dict[str, None] = {}
         with DecisionWriter(target) as writer:
@@ -101,12 +101,12 @@ def decide_file(
 
 
 class DecideWork:
-    """A worker's part: decisions on a range of rows of the feature file."""
+    """The work of a worker: decisions on a range of rows of the feature file."""
 
     def __init__(self, job: DecideJob, size: PoolSize) -> None:
-        del size  # one processor each
+        del size  # one CPU each
         self._decider = BlockDecider(job)
 
     def __call__(self, task: list[int]) -> tuple[pyarrow.Table | None, dict[str, str]]:
-        """The table of decisions."""
+        """Return the table of decisions."""
         return self._decider.decide(self._decider.reader.table(*task)), {}

@@ -1,4 +1,4 @@
-"""Ray, in a process of its own: what it prints stays there, and its death is an error instead of the command's end."""
+"""Run Ray in its own process: its output stays there, and its death becomes an error and does not end the command."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from calcode.kernels.threads import available_cores
 if TYPE_CHECKING:
     import pyarrow
 
-#: Logical processors beyond the workers: with none left, whatever feeds the workers would wait for them forever.
+#: Logical CPUs in addition to the workers: without them, the tasks that feed the workers would wait forever.
 _SPARE_CPUS = 2
-#: Enough for row ranges and paths, which are all that travels; images and embeddings stay with the workers.
+#: Enough for row ranges and paths, the only data sent; images and embeddings stay with the workers.
 _OBJECT_STORE_BYTES = 256 << 20
-#: How long a cluster may take to answer.
+#: Seconds that a cluster may take to answer.
 _CONNECT_SECONDS = 20.0
-#: How long Ray may take to end before its process is killed.
+#: Seconds that Ray may take to end before its process is killed.
 _END_SECONDS = 20.0
-#: How often a shard may end the process that works on it before the job is given up.
+#: How often a shard may end its worker process before the job is given up.
 _MAX_ATTEMPTS = 4
-#: Sockets in Ray's folder may have names of 107 bytes at most, and Ray adds about 70 to that of the folder.
+#: Names of sockets in Ray's folder are limited to 107 bytes, and Ray adds about 70 to the folder's name.
 _LONGEST_FOLDER = 35
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSize:
-    """How many workers there are, and what each of them may use."""
+    """Number of workers, and the resources of each."""
 
     workers: int
     cpus: int
@@ -56,31 +56,31 @@ class PoolSize:
 
 
 class ShardWork(Protocol):
-    """What a worker does, with the model that it holds."""
+    """The work of a worker, with the model that it holds."""
 
     def __call__(self, task: Any) -> tuple[pyarrow.Table | None, Mapping[str, str]]:
-        """The rows of a task, which is a JSON value, and what is wrong with the images that gave none, by id."""
+        """The rows of a task, which is a JSON value, and by id the reason why other images have no row."""
 
 
 def finished_shards(
     tasks: Mapping[str, Any], *, load: Callable[[PoolSize], ShardWork], journal: Journal, use_gpus: bool
 ) -> Generator[str, None, None]:
-    """Names of shards as they are finished, in any order.
+    """Yield the names of shards as they are finished, in any order.
 
-    A connection to Ray that the caller has made is used. Otherwise RAY_ADDRESS names the cluster; without it Ray runs
-    on this machine alone, in a private folder, and ends with the generator: close it. A worker that dies is replaced,
-    and the shards it had been given go to others.
+    If the caller has connected to Ray, that connection is used. Otherwise RAY_ADDRESS names the cluster. Without it Ray
+    runs only on this machine, in a private folder, and ends with the generator, which must be closed. A worker that
+    dies is replaced, and its shards go to other workers.
 
     Parameters
     ----------
     tasks : mapping of str to object
-        A JSON value per name of a shard.
+        A JSON value for each shard, by name.
     load : callable
-        Gives the work; called in a worker, when its first task arrives. It must be picklable.
+        Returns the work; called in a worker when its first task arrives. It must be picklable.
     journal : Journal
-        On a disk that all workers see.
+        On a disk that all workers can access.
     use_gpus : bool
-        Whether the workers would use GPUs where there are some.
+        Whether the workers would use GPUs if there are any.
     """
     if not tasks:
         return
@@ -91,7 +91,7 @@ def finished_shards(
     if ray is not None and ray.is_initialized():
         address = str(ray.get_runtime_context().gcs_address)
     elif address is not None:
-        # Ray would try for minutes where nobody answers.
+        # If nobody answers, Ray would keep trying for minutes.
         host, _, port = address.rpartition("//")[2].rpartition(":")
         if host and port.isdigit():
             try:
@@ -101,7 +101,7 @@ def finished_shards(
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     kept = f"finished parts are kept in {journal.path}, run again to go on from there"
-    # Only its owner may enter it.
+    # The temporary folder is accessible only to its owner.
     place = tempfile.gettempdir() if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
     with tempfile.TemporaryDirectory(prefix="calcode-ray-", dir=place, ignore_cleanup_errors=True) as folder:
         driver = context.Process(
@@ -129,7 +129,7 @@ def finished_shards(
                 elif kind == "ray":
                     raise EngineError(f"engine: Ray failed ({text}); {kept}")
                 else:
-                    # An error of ours by its name, as the local engine would raise it.
+                    # An error of calcode is raised by its class, as in the local engine.
                     raise getattr(errors, kind, EngineError)(text)
         finally:
             receiver.close()
@@ -140,19 +140,19 @@ def finished_shards(
 
 
 def pool_size(ray: Any, *, tasks: int, use_gpus: bool) -> PoolSize:
-    """One worker per GPU where they are of use and there are any, else one per processor; no more than tasks.
+    """One worker per GPU if GPUs are useful and available, else one per CPU; no more than there are tasks.
 
     Parameters
     ----------
     ray : module
     tasks : int
     use_gpus : bool
-        Whether the workers would use one.
+        Whether the workers would use a GPU.
     """
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     with_gpus = [machine for machine in machines if machine.get("GPU", 0) >= 1 and machine.get("CPU", 0) >= 1]
     if use_gpus and with_gpus:
-        # A worker must fit on the machine that has the fewest processors per GPU.
+        # A worker must fit on the machine with the fewest CPUs per GPU.
         cpus = min(int((machine["CPU"] - _SPARE_CPUS) // machine["GPU"]) for machine in with_gpus)
         workers = sum(int(min(machine["GPU"], machine["CPU"])) for machine in with_gpus)
         return PoolSize(workers=min(workers, tasks), cpus=max(1, cpus), gpus=1)
@@ -161,12 +161,12 @@ def pool_size(ray: Any, *, tasks: int, use_gpus: bool) -> PoolSize:
 
 
 class ShardWorker:
-    """An actor: loads its model once, then makes one shard after another.
+    """An actor that loads its model once and then makes one shard after another.
 
     Parameters
     ----------
     load : callable
-        Gives the work, for the size of the pool.
+        Returns the work, given the size of the pool.
     size : PoolSize
     journal : Journal
     """
@@ -178,20 +178,20 @@ class ShardWorker:
         self._work: ShardWork | None = None
 
     def __call__(self, batch: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """Make the shards of a batch of tasks; an error is part of the answer."""
+        """Make the shards of a batch of tasks; errors are returned, not raised."""
         answers = []
         for name, task in zip(batch["name"].tolist(), batch["task"].tolist(), strict=True):
             answer = {"name": name, "kind": "", "message": ""}
             try:
                 self._finish(name, json.loads(task))
             except (CalcodeError, OSError) as error:
-                # Ray would wrap it in a traceback of several pages.
+                # If raised, Ray would wrap it in a traceback of several pages.
                 answer |= {"kind": type(error).__name__, "message": str(error)}
             answers.append(answer)
         return {key: np.array([answer[key] for answer in answers]) for key in answers[0]}
 
     def _finish(self, name: str, task: Any) -> None:
-        # The worker before this one may have been killed between its shard and its answer.
+        # The previous worker may have been killed after writing its shard and before answering.
         if self._journal.finished(name) is not None:
             return
         if self._journal.attempt(name) > _MAX_ATTEMPTS:
@@ -209,17 +209,17 @@ class ShardWorker:
 
 @contextmanager
 def ray_session(folder: str, *, address: str | None = None) -> Iterator[Any]:
-    """The module `ray`, connected to a cluster or to a Ray of this machine alone whose files are in `folder`."""
-    # Before Ray is loaded: it looks at some of them only then.
+    """Yield the module `ray`, connected to a cluster or to a Ray on this machine only, with its files in `folder`."""
+    # Set before Ray is imported: it reads some of them only then.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        # Despite its name it makes Ray on any system listen to this machine alone; asked for 127.0.0.1, Ray would
-        # take the address that other machines see.
+        # Despite its name, this makes Ray on any system listen only to this machine; if told 127.0.0.1, Ray would
+        # use the address that other machines see.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        # How long the driver tries to reach a dead Ray before it gives up.
+        # Seconds that the driver tries to reach a dead Ray before it gives up.
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
         local = {
             "num_cpus": max(available_cores(), 2) + _SPARE_CPUS,
@@ -228,7 +228,7 @@ def ray_session(folder: str, *, address: str | None = None) -> Iterator[Any]:
             "_node_ip_address": "127.0.0.1",
             "_temp_dir": folder,
         }
-    # Ray's notices about its own changes are for those who program it.
+    # Ray's warnings about its own changes are for developers.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ray
@@ -261,9 +261,9 @@ def _drive(
     journal: Journal,
     use_gpus: bool,
 ) -> None:
-    """The process that talks to Ray: sends the name of every finished shard, then "done", or what went wrong."""
+    """The process that talks to Ray: it sends the name of every finished shard, then "done", or the error."""
     if hasattr(os, "setsid"):
-        # Ctrl-C is for the command; it ends this process.
+        # A new session, because Ctrl-C is for the command, which ends this process.
         os.setsid()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with open(os.devnull, "w") as nowhere:
@@ -275,7 +275,7 @@ def _drive(
             size = pool_size(ray, tasks=len(tasks), use_gpus=use_gpus)
             ray.data.DataContext.get_current().enable_progress_bars = False
             items = [{"name": name, "task": canonical_json(task)} for name, task in tasks.items()]
-            # One block per task: that is what a worker is given, and what is given again when the worker dies.
+            # One block per task: it is what a worker gets, and what is given out again if the worker dies.
             answers = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
                 ShardWorker,
                 fn_constructor_kwargs={"load": load, "size": size, "journal": journal},
@@ -295,13 +295,13 @@ def _drive(
 
 
 def _leave_nothing(folder: str) -> None:
-    """What the command would have done at its end, had it not been killed: neither Ray nor its folder stays."""
+    """Clean up as the command would have done if it had not been killed: neither Ray nor its folder remains."""
     shutil.rmtree(folder, ignore_errors=True)
     _kill_session(os.getpid())
 
 
 def _kill_session(leader: int | None) -> None:
-    """Kill what is left of the session that Ray's process has led."""
+    """Kill the remaining processes of the session that Ray's process led."""
     if leader is not None and hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Embed the images of a listing with Ray: every worker holds the model and takes a part of the listing."""
+"""Embed the images of a listing with Ray: every worker holds the model and embeds a part of the listing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calcode.errors import EngineError, MismatchError
 if TYPE_CHECKING:
     import pyarrow
 
-#: Images per shard, which is what the death of a worker can cost.
+#: Images per shard; the death of a worker can cost this many.
 IMAGES_PER_SHARD = 2048
 
 
@@ -40,24 +40,24 @@ def embed(
     images_per_shard: int = IMAGES_PER_SHARD,
     progress: Callable[[Progress], None] | None = None,
 ) -> EmbedSummary:
-    """`calcode.engines.embedding.embed` on Ray: the same feature file, from an actor pool.
+    """Do the same as `calcode.engines.embedding.embed` on Ray: the same feature file, from an actor pool.
 
-    Interrupted, it leaves a folder `<out>.unfinished`; it, or the local engine, goes on from there. RAY_ADDRESS names
-    a cluster, whose machines must see the images, the model and the folder of `out` under the same names. There is
-    one worker per GPU, or one per processor where there is no GPU.
+    An interrupted run leaves a folder `<out>.unfinished`, from which this or the local engine continues. RAY_ADDRESS
+    names a cluster, whose machines must see the images, the model and the folder of `out` under the same paths. There
+    is one worker per GPU, or one per CPU if there is no GPU.
 
     Parameters
     ----------
     listing : ImageListing
     backbone : Backbone
-        Of this process, for what is known about the model; it embeds nothing here.
+        Used in this process only for the facts about the model; it embeds nothing here.
     load : callable
         Loads the same model in a worker, such as ``partial(load_backbone, "clip-vit-b32")``.
     prompts : Prompts
     out : path-like
         Ends in `.parquet` and does not exist yet.
     batch_size : int, optional
-        What suits the model's device if not given.
+        Default: a size that suits the model's device.
     images_per_shard : int
     progress : callable, optional
         Called after every shard.
@@ -73,7 +73,7 @@ def embed(
         for start in range(0, len(job.todo), images_per_shard):
             rows = job.todo[start : start + images_per_shard]
             ids, sources = listing.ids[rows].tolist(), [job.sources[row] for row in rows]
-            # As any working directory finds them; "" stays the name of a missing one.
+            # Absolute, so that they are valid in any working directory; "" stays the name of a missing file.
             paths = [path and str(Path(path).absolute()) for path in listing.paths[rows].tolist()]
             tasks[shard_name([ids, sources])] = [ids, sources, paths]
         work = partial(EmbedWork, load, backbone.card.identity, batch_size)
@@ -87,13 +87,13 @@ def embed(
 
 
 class EmbedWork:
-    """A worker's part: the embeddings of some images.
+    """The work of a worker: the embeddings of some images.
 
     Parameters
     ----------
     load : callable
     identity : str
-        Of the model that the job was made with.
+        Identity of the model with which the job was made.
     batch_size : int or None
     size : PoolSize
     """
@@ -105,21 +105,21 @@ class EmbedWork:
                 f"backbone: a worker has {self._backbone.card.identity}, the job was made with {identity}; give all "
                 "machines the same model"
             )
-        # Refilled for every task, so that decoding processes, which take a second to start, stay for the next one.
+        # Refilled for every task, so that the decoding processes, which take a second to start, are reused.
         self._paths: list[str] = []
         self._decoder = Decoder(
             self._paths,
             preprocessing=self._backbone.card.preprocessing,
             batch_size=batch_size or self._backbone.batch_size,
-            # On a GPU the model outruns one process; on processors the workers share them already.
+            # On a GPU the model is faster than one decoding process; on CPUs the workers already share the cores.
             workers=size.cpus if size.gpus else 0,
         )
         self._decoder.__enter__()
-        # A worker serves until its process ends, without a last call.
+        # A worker runs until its process ends, and gets no final call.
         atexit.register(self._decoder.__exit__, None, None, None)
 
     def __call__(self, task: list[list[str]]) -> tuple[pyarrow.Table | None, dict[str, str]]:
-        """The table of embeddings, and what is wrong with the other images."""
+        """Return the table of embeddings, and the reasons why other images have none."""
         ids, sources, self._paths[:] = task
         batches = list(embedded_from(self._decoder, backbone=self._backbone, rows=np.arange(len(ids))))
         skipped = {ids[row]: reason for batch in batches for row, reason in batch.unreadable.items()}

@@ -1,4 +1,4 @@
-"""The hot loops: distances, kernel weights, prefix masses, nearest neighbours."""
+"""The performance-critical loops: distances, kernel weights, prefix masses, nearest neighbours."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Threshold searches on a torch device: the sums of the CPU kernels, in large blocks.
 
-Everything is looked at in float32 first (or TF32), with a bound on its error; what lies within that bound of a
-boundary is computed again in float64, on the device too.
+Everything is computed in float32 (or TF32) first, with a bound on its error. Values within that bound of a boundary
+are computed again in float64, also on the device.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from calcode.kernels.screened import NARROWEST_SCREENED
 if TYPE_CHECKING:
     import torch
 
-#: What each precision may change in a normalised mass, in units of `mass_error`. Seen on one H200 with scores in any
-#: order, and in the worst, that of the distances: float32 0.5 and 0.7, TF32 110 and 480.
+#: Bound on the error of a normalised mass per precision, in units of `mass_error`. Measured on one H200 with scores in
+#: any order, and in the worst order, that of the distances: float32 0.5 and 0.7, TF32 110 and 480.
 MASS_DOUBT: dict[str, float] = {"float32": 2.0, "tf32": 1200.0}
-#: What the order of a float64 sum may change in a normalised mass: nearer to a cut than this, the CPU decides.
+#: Bound on what the order of a float64 sum changes in a normalised mass: closer to a cut than this, the CPU decides.
 TIE = 1e-11
-#: Terms of a running sum that one product with a triangle adds up.
+#: Terms of a running sum that one product with a triangular matrix adds up.
 _TRIANGLE = 32
 
 
@@ -40,10 +40,10 @@ class DeviceRule:
     members : ndarray of int, ascending, or None
         None for all points.
     cut : float
-        What the normalised mass must reach; for the levels `loo` and `certified`.
+        Value that the normalised mass must reach; for the levels `loo` and `certified`.
     level : {"loo", "certified", "upper", "exact"}
     counted : ImageLevelRule or None
-        What the levels `upper` and `exact` count.
+        The counting rule of the levels `upper` and `exact`.
     """
 
     members: IntArray | None
@@ -53,7 +53,7 @@ class DeviceRule:
 
 
 class DeviceThresholds:
-    """Calibration points and the rules that search them (METHOD.md 5 and 8).
+    """Calibration points and the rules that search thresholds among them (METHOD.md 5 and 8).
 
     Parameters
     ----------
@@ -62,10 +62,10 @@ class DeviceThresholds:
     scores : ndarray of shape (n,)
     bandwidth : float
     rules : sequence of DeviceRule
-        All of one level.
+        All of the same level.
     device : str
     precision : {"float32", "tf32"}
-        Of the first look; "tf32" is faster and leaves more rows open.
+        Precision of the first pass; "tf32" is faster and leaves more rows undecided.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class DeviceThresholds:
     def search(
         self, queries: torch.Tensor, *, settled: Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Thresholds of unit rows under every rule, and the rows that only the CPU can settle.
+        """Thresholds of unit rows under every rule, and the rows that only the CPU can decide.
 
         Parameters
         ----------
         queries : tensor of float64, shape (m, d)
         settled : callable
-            Thresholds at the lowered and at the raised cuts, each (rows, rules), and their row slice or row numbers
-            in; mask of the rows whose decision is the same either way out.
+            Takes the thresholds at the lowered and at the raised cuts, each (rows, rules), and their row slice or row
+            numbers. Returns the mask of the rows whose decision is the same for both.
 
         Returns
         -------
@@ -150,10 +150,10 @@ class DeviceThresholds:
     def _reaching(
         self, weights: torch.Tensor, *, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Scores at which the mass first reaches the cuts, and bounds on them, each (m, rules).
+        """Scores at which the mass first reaches the cuts, and bounds on these scores, each (m, rules).
 
-        The sums of whole groups say in which group a cut is reached, and that is looked into. A cut that the error
-        may move into another group has no bound on that side.
+        The sums of whole groups show in which group a cut is reached; only that group is searched. If the error may
+        move a cut into another group, there is no bound on that side.
         """
         import torch
 
@@ -165,7 +165,7 @@ class DeviceThresholds:
         mass = 1.0 + ends[-1]
         error = torch.full_like(mass, TIE)
         if weights.dtype == torch.float32:
-            # A distance off by e moves a weight by about 2 (d / h) (e / h) of itself (`ScreenedAnchors.doubt`).
+            # An error e in a distance changes a weight by about 2 (d / h) (e / h) of itself (`ScreenedAnchors.doubt`).
             doubt = MASS_DOUBT[self._precision] * (1.0 + self._scale * lengths)
             error = doubt[:, None] * mass_error(mass)
             for index, window in enumerate(self._windows):
@@ -239,7 +239,7 @@ class DeviceThresholds:
 
 @cache
 def kernel_weights(device_type: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """How distances over h become exp(-(d / h)^2) (Eq. 11) on a kind of device; they may be overwritten.
+    """Return the function that maps distances over h to exp(-(d / h)^2) (Eq. 11); it may overwrite its input.
 
     Examples
     --------
@@ -250,13 +250,13 @@ def kernel_weights(device_type: str) -> Callable[[torch.Tensor], torch.Tensor]:
     if device_type == "cuda":
         from torch.cuda.jiterator import _create_jit_fn
 
-        # One pass over memory instead of three, compiled at its first use.
+        # Needs one pass over memory instead of three; compiled at its first use.
         return _create_jit_fn("template <typename T> T kernel_weight(T s) { return exp(-s * s); }")  # type: ignore[no-any-return]
     return lambda scaled: scaled.mul_(scaled).neg_().exp_()
 
 
 def prefix_sums(values: torch.Tensor) -> torch.Tensor:
-    """Running sums along the first axis, by products with a triangle: a running sum waits for every addition.
+    """Running sums along the first axis, by products with a triangular matrix: a plain running sum is sequential.
 
     Examples
     --------

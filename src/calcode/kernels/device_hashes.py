@@ -1,7 +1,7 @@
-"""BLAKE2b with a key (RFC 7693) of very many short texts at once, on a torch device.
+"""Keyed BLAKE2b (RFC 7693) of very many short texts at once, on a torch device.
 
-A processor hashes one text after the other and holds the interpreter meanwhile; a device takes all of them through the
-same twelve rounds.
+A CPU hashes one text after the other and keeps the GIL meanwhile; a device takes all texts through the same twelve
+rounds together.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import pyarrow
     import torch
 
-#: Bytes that BLAKE2b compresses at a time. A longer text would need several turns: none is hashed here.
+#: Bytes that BLAKE2b compresses at a time. Longer texts would need several passes and are not hashed here.
 LONGEST = 128
 #: Fractional parts of the square roots of the first eight primes.
 _START = tuple(math.isqrt(prime << 128) & ((1 << 64) - 1) for prime in (2, 3, 5, 7, 11, 13, 17, 19))
 _ROUNDS = 12
-#: Order in which each round takes the words of the message; the last two are the first two again.
+#: Order in which each round uses the words of the message; the last two rounds repeat the first two.
 _SIGMA = (
     (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
     (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
@@ -36,14 +36,14 @@ _SIGMA = (
 
 
 class DeviceHashes:
-    """The first eight bytes of BLAKE2b with one key, of columns of texts.
+    """The first eight bytes of BLAKE2b with one key, for columns of texts.
 
     Parameters
     ----------
     key : bytes
         1 to 64 bytes.
     digest_size : int
-        Bytes of the whole hash, which the first eight depend on.
+        Length of the whole hash in bytes; the first eight bytes depend on it.
     device : str
     """
 
@@ -60,7 +60,7 @@ class DeviceHashes:
         block = np.frombuffer(key.ljust(LONGEST, b"\0"), dtype=np.int64)
         message = torch.tensor(block, device=self._device)[:, None]
         length = torch.tensor([LONGEST], device=self._device)
-        #: The state that every text begins with: the key has been taken in.
+        #: The state with which every text begins: the key is already absorbed.
         self._begun = self._compressed(begun, message, length=length, last=False)
 
     def first_words(self, texts: pyarrow.StringArray) -> torch.Tensor:
@@ -118,19 +118,19 @@ class DeviceHashes:
                 d = _rotated(d ^ a, 16)
                 c = c + d
                 b = _rotated(b ^ c, 63)
-                # What comes next are the diagonals, and after them the columns again.
+                # Rotates the rows so that the diagonals become columns, and afterwards back.
                 way = 1 if diagonal else -1
                 b, c, d = b.roll(way, 0), c.roll(2 * way, 0), d.roll(3 * way, 0)
         return state ^ torch.cat([a ^ c, b ^ d])
 
 
 def _rotated(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Words of 64 bits rotated to the right; the sign is a bit like any other."""
+    """Words of 64 bits rotated to the right; the sign bit is treated like any other bit."""
     return ((words >> bits) & ((1 << (64 - bits)) - 1)) | (words << (64 - bits))
 
 
 def _signed(words: list[int] | tuple[int, ...], *, device: torch.device) -> torch.Tensor:
-    """Words of 64 bits as torch holds them."""
+    """Words of 64 bits as signed integers, the form that torch supports."""
     import torch
 
     return torch.tensor(np.array(words, dtype=np.uint64).view(np.int64), device=device)

@@ -1,8 +1,8 @@
-"""Unit points on a torch device: distances and nearest points, in float32 first and in float64 where it matters.
+"""Unit points on a torch device: distances and nearest points, in float32 first and in float64 where needed.
 
-Points are centred on their mean, as in `calcode.kernels.screened`: 1 - cos(z, z') = |a|^2 / 2 + |b|^2 / 2 - a.b, with
-terms of the size of the distances themselves, and the squared lengths are further coordinates, so that one
-product gives the distances.
+Points are centred on their mean, as in `calcode.kernels.screened`: 1 - cos(z, z') = |a|^2 / 2 + |b|^2 / 2 - a.b. All
+terms are of the size of the distances themselves. The squared lengths are further coordinates, so that one product
+gives the distances.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 Precision = Literal["float32", "tf32"]
 
-#: What float32 may change in a distance, over the average squared length around the mean (as on the CPU).
+#: Bound on the float32 error of a distance, relative to the average squared length around the mean (as on the CPU).
 DISTANCE_DOUBT = 2e-6
-#: Points whose weights are summed before one group of them is looked into.
+#: Points whose weights are summed before one group of them is searched.
 GROUP = 128
-#: Points whose smallest distance is kept before some groups of them are looked into; it divides `GROUP`.
+#: Points of which only the smallest distance is kept before some groups are searched; it divides `GROUP`.
 _STRIDES = 64
-#: Nearest points that are looked at in float64 beyond those asked for.
+#: Nearest points that are recomputed in float64 beyond those requested.
 _SPARE = 6
-#: Numbers of one block of a product in float32, at most: kernels count to this without slower, longer integers.
+#: Most values of one block of a product in float32: up to this size kernels use 32-bit indices, which are faster.
 _MOST_NUMBERS = (1 << 31) - 1
-#: Bytes of free memory for every number of a block: the product, its weights, their sums, and the same once more for a
-#: second thread.
+#: Bytes of free memory per value of a block: the product, its weights, their sums, and the same again for a second
+#: thread.
 _BYTES_PER_NUMBER = 64
-#: Numbers of a block where the device is the processor.
+#: Values of a block if the device is the CPU.
 _HOST_NUMBERS = 1 << 26
-#: Rows whose nearest points are looked at together in float64.
+#: Rows whose nearest points are recomputed together in float64.
 _EXACT_ROWS = 1 << 14
 
 
-#: The setting holds for the whole process: one thread at a time.
+#: The precision setting holds for the whole process, so only one thread at a time may change it.
 _PRECISION = Lock()
 
 
 class DevicePoints:
-    """Unit points on a device, in float32 for a first look and in float64 for what it leaves open.
+    """Unit points on a device, in float32 for a first pass and in float64 for the cases it cannot decide.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ class DevicePoints:
         centred = there - self._mean
         half = 0.5 * (centred * centred).sum(dim=1)
         self._widest = float(half.max()) if self.n else 0.0
-        # What multiplies a query (`_query_rows`): -b, the two parts of |b|^2 / 2, and one for those of |a|^2 / 2.
-        # Fillers are so far away that they are never among the nearest.
+        # Factors of a query (`_query_rows`): -b, the two parts of |b|^2 / 2, and a one for each part of |a|^2 / 2.
+        # Padding points are so far away that they are never among the nearest.
         rows = torch.zeros((self.width, self._dimension + 4), dtype=torch.float64, device=self.device)
         rows[: self.n, : self._dimension] = -centred
         rows[:, self._dimension] = 1e6
@@ -77,7 +77,7 @@ class DevicePoints:
         rows[: self.n, self._dimension + 2 :] = 1.0
         self._rows = rows
         self._single = rows.to(torch.float32).T.contiguous()
-        # As in `ScreenedAnchors`: points of all lengths show how much larger than usual errors are.
+        # As in `ScreenedAnchors`: a sample of points of all lengths shows how much larger than usual the errors are.
         order = half.argsort(descending=True)
         sample = there[order[:: max(1, self.n // 32)]]
         single, double = (self.distances(sample, dtype=kind)[:, : self.n] for kind in (torch.float32, torch.float64))
@@ -87,13 +87,13 @@ class DevicePoints:
             self._coarseness *= 3.0
         self._block_numbers: int = _HOST_NUMBERS
         if self.device.type == "cuda":
-            # What torch keeps from earlier work, a fit for instance, would count as taken.
+            # Otherwise memory that torch keeps from earlier work, such as a fit, would count as used.
             torch.cuda.empty_cache()
             free, _ = torch.cuda.mem_get_info(self.device)
             self._block_numbers = min(_MOST_NUMBERS, free // _BYTES_PER_NUMBER)
 
     def block_rows(self, dtype: torch.dtype) -> int:
-        """How many rows are multiplied with the points together: as many as memory allows, fewer in float64."""
+        """Number of rows that are multiplied with the points together: as many as memory allows, fewer in float64."""
         rows: int = self._block_numbers // (1 if dtype.itemsize == 4 else 4) // max(1, self.width)
         return max(1, rows // 512 * 512 or rows)
 
@@ -105,7 +105,7 @@ class DevicePoints:
     def distances(
         self, queries: torch.Tensor, *, dtype: torch.dtype, scale: float = 1.0, precision: Precision = "float32"
     ) -> torch.Tensor:
-        """`scale` times the distances of unit rows, (m, d) in float64, to all points and fillers; (m, width) out."""
+        """`scale` times the distances of unit rows, (m, d) in float64, to all points and padding; (m, width) out."""
         import torch
 
         rows = self._query_rows(queries, scale=scale)
@@ -115,9 +115,9 @@ class DevicePoints:
             return rows.to(torch.float32) @ self._single
 
     def lengths(self, queries: torch.Tensor) -> torch.Tensor:
-        """What rounding scales with: |a|^2 / 2 of each row plus the largest of the points; float64, shape (m,).
+        """Factor of the rounding error: |a|^2 / 2 of each row plus the largest of the points; float64, shape (m,).
 
-        More where the points are rounded more coarsely than usual: such errors do not average out either.
+        It is larger if the points are rounded more coarsely than usual, because such errors do not average out.
         """
         centred = queries - self._mean
         return self._coarseness**2 * (0.5 * (centred * centred).sum(1) + self._widest)
@@ -133,7 +133,7 @@ class DevicePoints:
         Returns
         -------
         distances : tensor of float64, shape (m, L), ascending
-            L is `count` and some more, at most n.
+            L is `count` plus a few spare columns, at most n.
         columns : tensor of int, shape (m, L)
         """
         import torch
@@ -149,10 +149,10 @@ class DevicePoints:
     def nearest_exactly(
         self, queries: torch.Tensor, *, count: int, found: torch.Tensor, columns: torch.Tensor
     ) -> torch.Tensor:
-        """The smallest distances in float64, from what `nearest` found; (m, min(count, n)) out, ascending.
+        """The smallest distances in float64, from the result of `nearest`; (m, min(count, n)) out, ascending.
 
-        A column that was not found lies beyond the last that was, up to the error of float32. Where that does not
-        rule it out, all columns are looked at.
+        A column that was not found is farther than the last one found, up to the error of float32. If that does not
+        rule it out, all columns are recomputed.
         """
         import torch
 
@@ -180,7 +180,7 @@ class DevicePoints:
         return np.asarray(exact.cpu().numpy())
 
     def _query_rows(self, queries: torch.Tensor, *, scale: float) -> torch.Tensor:
-        """What the points are multiplied with: a, one for the parts of |b|^2 / 2, and those of |a|^2 / 2."""
+        """Factors of the points: a, ones for the parts of |b|^2 / 2, and the parts of |a|^2 / 2."""
         import torch
 
         rows = torch.empty((len(queries), self._dimension + 4), dtype=torch.float64, device=queries.device)
@@ -191,9 +191,9 @@ class DevicePoints:
         return rows.mul_(scale)
 
     def _smallest(self, distances: torch.Tensor, *, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest of each row, ascending, and their columns.
+        """The smallest values of each row, ascending, and their columns.
 
-        The groups with the smallest minima hold them: any column elsewhere has `count` columns before it.
+        They are in the groups with the smallest minima: any column of another group has `count` smaller ones.
         """
         import torch
 
@@ -201,7 +201,7 @@ class DevicePoints:
         if n_groups <= count:
             found, columns = torch.topk(distances, count, dim=1, largest=False)
             return found, columns
-        # Every n_groups-th column makes a group: minima of long contiguous rows are the fast ones.
+        # Every n_groups-th column belongs to one group: minima over long contiguous rows are faster.
         minima = distances.view(len(distances), _STRIDES, n_groups).amin(1)
         groups = torch.topk(minima, count, dim=1, largest=False, sorted=False).indices
         columns = groups[:, None, :] + n_groups * torch.arange(_STRIDES, device=self.device)[:, None]
@@ -211,14 +211,14 @@ class DevicePoints:
 
 
 def _two_parts(values: Any) -> tuple[Any, Any]:
-    """A value as a multiple of 2^-10, which TF32 holds, and the rest; arrays and tensors alike."""
+    """Split into a multiple of 2^-10, which TF32 can represent, and the rest; works on arrays and tensors."""
     coarse = (values * 1024.0).round() / 1024.0
     return coarse, values - coarse
 
 
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Let float32 products use TF32 only where it was asked for, and put the setting back."""
+    """Allow TF32 in float32 products only if `precision` requests it, and restore the setting afterwards."""
     import torch
 
     with _PRECISION:

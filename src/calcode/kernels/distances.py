@@ -1,4 +1,4 @@
-"""Cosine distances between unit rows, in blocks that stay near the cache: the smallest of each row, kernel masses."""
+"""Cosine distances between unit rows in cache-sized blocks: the smallest of each row, and kernel masses."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from calcode.kernels.threads import products_on_one_core, row_blocks, run_blocks
 if TYPE_CHECKING:
     import torch
 
-#: Columns are compared in this many equal strides.
+#: Number of equal strides in which columns are compared.
 _STRIDES = 16
-#: Numbers of the reference that are gathered at once: 2 MiB of float64.
+#: Values of the reference that are gathered at once: 2 MiB of float64.
 _GATHERED_NUMBERS = 1 << 18
-#: Largest pairwise matrix that is kept (256 MiB); a larger one is multiplied on every pass.
+#: Largest pairwise matrix that is kept (256 MiB); a larger one is recomputed on every pass.
 _KEPT_NUMBERS = 1 << 25
 
 
 def negative_squares(left: FloatArray, right: FloatArray) -> FloatArray:
-    """-(1 - cos)^2 between unit rows, what a kernel of many bandwidths asks for; shape (m, d) and (n, d) in."""
+    """-(1 - cos)^2 between unit rows, from which a kernel of any bandwidth follows; shape (m, d) and (n, d) in."""
     distances = cosine_distances(left, right)
     np.multiply(distances, distances, out=distances)
     return np.negative(distances, out=distances)
 
 
 class PairDistances:
-    """All distances from some rows to some columns, walked in row blocks as often as needed.
+    """All distances from some rows to some columns, processed in row blocks any number of times.
 
-    Small matrices are multiplied once and kept; large ones are multiplied on every pass, so that
+    Small matrices are computed once and kept; large ones are recomputed on every pass, so that
     memory stays bounded.
 
     Parameters
@@ -41,7 +41,7 @@ class PairDistances:
     rows : ndarray of shape (m, d)
     columns : ndarray of shape (n, d)
     measure : callable
-        What is kept of every pair: `cosine_distances` or `negative_squares`.
+        Computes the value kept for every pair: `cosine_distances` or `negative_squares`.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class PairDistances:
         self._kept: dict[int, FloatArray] = {}
 
     def each(self, work: Callable[[slice, FloatArray], None]) -> None:
-        """Call `work` with every row slice and its distances, several at a time.
+        """Call `work` with every row slice and its distances, several slices at a time.
 
-        Each call must write to its own rows only, and not into the distances.
+        Each call may write only to its own rows, and not to the distances.
         """
         run_blocks(
             lambda rows: work(rows, self._block(rows)), row_blocks(len(self._rows), n_columns=len(self._columns))
         )
 
     def head(self, n: int) -> FloatArray:
-        """What is kept of the first n rows at most."""
+        """The values of the first n rows, or of all if there are fewer."""
         with products_on_one_core():
             return self._measure(self._rows[:n], self._columns)
 
@@ -82,9 +82,9 @@ class PairDistances:
 def smallest_columns(values: NDArray[Any], *, count: int) -> IntArray:
     """The columns of the `count` smallest values of each row, smallest first.
 
-    Columns are put into groups by taking the minimum of sixteen strides. The `count` groups with the smallest
-    minima hold the `count` smallest values: a value elsewhere has `count` values before it. For few columns that costs
-    more than it saves.
+    Columns are grouped by taking the minimum over sixteen strides. The `count` groups with the smallest minima contain
+    the `count` smallest values: a value in another group has `count` smaller values. With few columns, grouping costs
+    more than it saves and is skipped.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def smallest_columns(values: NDArray[Any], *, count: int) -> IntArray:
 
 
 def distances_to(queries: FloatArray, reference: FloatArray, columns: IntArray) -> FloatArray:
-    """Cosine distances from each query to some rows of the reference, ascending, in float64.
+    """Cosine distances from each query to its own rows of the reference, ascending, in float64.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def nearest_distances(queries: FloatArray, reference: FloatArray, *, n_neighbors
     reference : ndarray of shape (n, d)
         Unit rows.
     n_neighbors : int
-        How many; all of them where the reference holds fewer.
+        Number of distances; all of them if the reference has fewer rows.
 
     Returns
     -------
@@ -168,17 +168,17 @@ def nearest_distances(queries: FloatArray, reference: FloatArray, *, n_neighbors
 
 
 class PairMasses(Protocol):
-    """Masses that the columns put around every row, at any bandwidth."""
+    """Kernel masses of the columns as seen from every row, at any bandwidth."""
 
     def totals(self, bandwidth: float, *, own: IntArray) -> FloatArray:
-        """Mass of all columns but the row's own, whose numbers are given; shape (m,)."""
+        """Mass of all columns except the row's own column, given by `own`; shape (m,)."""
 
     def prefixes(self, bandwidth: float, positions: IntArray) -> tuple[FloatArray, FloatArray]:
         """Mass of the first `positions` columns of each row, (m, L) in and out, and of all columns, (m,)."""
 
 
 def pair_masses(rows: FloatArray, columns: FloatArray, *, device: str | None) -> PairMasses:
-    """Masses between unit rows, (m, d), and unit columns, (n, d), computed on a torch device or, with None, on the CPU.
+    """Masses between unit rows, (m, d), and unit columns, (n, d), on a torch device or, with None, on the CPU.
 
     Examples
     --------

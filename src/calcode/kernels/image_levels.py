@@ -1,13 +1,13 @@
-"""Threshold positions under the rules that find a level for every image, `upper` and `exact` (METHOD.md 5).
+"""Threshold positions under `upper` and `exact`, the rules with a level for every image (METHOD.md 5).
 
-Both rules look for the level among ratios that every calibration point i has: (A_i + h) / (B_i + h) and, for `exact`,
-A_i / (B_i + h), with h the kernel weight of the image. A weight lies between 0 and 1, so each ratio lies between two
-numbers that do not depend on the image, and so does the level: between L, the rank-th smallest of the lower ones, and
-U, the rank-th smallest of the upper ones. A point whose ratios all lie below L or above U counts the same for every
-image. What is left, some tens of points of thousands, is computed image by image.
+Both rules look for the level among ratios of the calibration points i: (A_i + h) / (B_i + h) and, for `exact`,
+A_i / (B_i + h), with h the kernel weight of the image. A weight is between 0 and 1, so each ratio is between two
+numbers that do not depend on the image. So is the level: between L, the rank-th smallest of the lower numbers, and U,
+the rank-th smallest of the upper ones. A point whose ratios are all below L or all above U counts the same for every
+image. Only the remaining points, some tens out of thousands, are computed per image.
 
-The weights are those of a first look in float32. A position is settled if it stays the same when every ratio and mass
-moves by as much as float32 may move it; the others are for float64.
+The weights come from a first pass in float32. A position is certain if it does not change when every ratio and mass
+moves by its float32 error bound; the others are left to float64.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.kernels.masses import CHUNK, CutRule, CutSearch, Weights, mass_error
 from calcode.kernels.screened import ScreenedWeights
 
-#: What float32 may change in a kernel weight, for a `doubt` of 1. A distance off by e moves exp(-(d / h)^2) by at most
-#: 0.86 e / h, and e / h is at most 2e-6 (doubt - 1); exponent and result are rounded too.
+#: Bound on the float32 error of a kernel weight, for a `doubt` of 1. An error e in a distance changes exp(-(d / h)^2)
+#: by at most 0.86 e / h, and e / h is at most 2e-6 (doubt - 1); exponent and result are rounded too.
 WEIGHT_ERROR = 2e-6
-#: Sums that one product with a triangle of ones adds up: a running sum waits for every addition.
+#: Sums that one product with a triangular matrix of ones adds up: the additions of a running sum are sequential.
 _TRIANGLE = 16
-#: What the order of a float64 sum may change.
+#: Bound on what the order of a float64 sum changes.
 _ROUNDING = 1e-11
 #: Slack of the bounds on a ratio.
 _SLACK = 1e-9
@@ -34,7 +34,7 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageLevelRule:
-    """One threshold search: which of the calibration points take part, and what they count.
+    """One threshold search: the calibration points that take part, and their counting rule.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class ImageLevelRule:
 
 
 class ImageLevelSearch:
-    """Positions of the thresholds of every rule, from float32 weights, and which of them are certain.
+    """Positions of the thresholds of every rule, from float32 weights, and which positions are certain.
 
     Parameters
     ----------
@@ -74,24 +74,24 @@ class ImageLevelSearch:
         self._exact = exact
 
     def positions(self, weights: ScreenedWeights) -> tuple[IntArray, FloatArray]:
-        """Columns of the thresholds, and how clearly; see `CutSearch.positions`.
+        """Columns of the thresholds, and their margins; see `CutSearch.positions`.
 
         Parameters
         ----------
         weights : ScreenedWeights
-            Of m images.
+            Weights of m images.
 
         Returns
         -------
         positions : ndarray of shape (m, rules)
-            At least the number of points where there is no threshold.
+            At least the number of points if there is no threshold.
         margins : ndarray of shape (m, rules)
         """
         if self._exact:
             return self._counted(weights.whole(), weights.doubt)
         cuts = np.stack([window.upper_cuts(weights.some(window.columns)) for window in self._rules], axis=1)
         positions, margins = self._sums.positions(weights, cuts=cuts)
-        # The cut has an error of its own; in units of the smallest error of a mass.
+        # The cut itself has an error, here in units of the smallest error of a mass.
         steepest = np.array([window.steepest for window in self._rules])
         error = weights.doubt[:, None] * WEIGHT_ERROR * steepest + _ROUNDING
         return positions, margins - error / mass_error(np.array(np.inf))
@@ -100,7 +100,7 @@ class ImageLevelSearch:
         m, n_groups, n_rules = len(weights), self._sums.width // CHUNK, len(self._rules)
         sums = np.zeros((-(-n_groups // _TRIANGLE) * _TRIANGLE, m, n_rules), dtype=weights.dtype)
         self._sums.group_sums(weights, slice(0, self._sums.width), out=sums[:n_groups])
-        # Running sums in float64: of sixteen groups by one product, then of what lies before these.
+        # Running sums in float64: by one product over sixteen groups each, then over the preceding sums.
         ends = np.matmul(np.tri(_TRIANGLE), sums.reshape(-1, _TRIANGLE, m * n_rules).astype(np.float64))
         ends[1:] += np.cumsum(ends[:-1, -1], axis=0)[:, None]
         ends = ends.reshape(-1, m, n_rules)[:n_groups]
@@ -116,7 +116,7 @@ class ImageLevelSearch:
 
 
 class _PrefixMasses:
-    """Masses of the leading columns of every row, for any number of them."""
+    """Masses of any number of leading columns of every row."""
 
     def __init__(self, weights: Weights, ends: FloatArray, members: Weights) -> None:
         n_groups, m = ends.shape
@@ -126,7 +126,7 @@ class _PrefixMasses:
         self._columns = np.arange(CHUNK)
 
     def below(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """Mass of the first `columns` columns of each of some rows; shape (rows,)."""
+        """Mass of the first `columns` columns of each given row; shape (rows,)."""
         group = np.minimum(columns // CHUNK, len(self._ends) - 1)
         inside = self._groups[rows, group] * self._members[group]
         inside *= self._columns < (columns - CHUNK * group)[:, None]
@@ -134,29 +134,29 @@ class _PrefixMasses:
         return np.asarray(before + inside.sum(axis=1, dtype=np.float64))
 
     def groups_up_to(self, bounds: FloatArray) -> IntArray:
-        """Leading groups of columns whose mass does not exceed the bound of the row; shape (m,)."""
+        """Number of leading groups of columns whose mass does not exceed the bound of the row; shape (m,)."""
         return np.asarray(np.count_nonzero(self._ends <= bounds, axis=0))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LevelWindow:
-    """The points of a rule whose place below or above the level depends on the image.
+    """The points of a rule whose position relative to the level depends on the image.
 
     Attributes
     ----------
     columns : ndarray of int, shape (w,)
-        Where their weights stand.
+        Columns of their weights.
     below, total : ndarray of shape (w,)
     n_below : int
-        Points that lie below the level for every image.
+        Number of points that are below the level for every image.
     low, high : float
         L and U.
     rank : int
-        0 where there are too few points for any finite threshold.
+        0 if there are too few points for any finite threshold.
     edges, positions : ndarray of int, shape (n + 1,)
-        Column of the first member with the k-th score, and of the k-th member; the last is beyond all points.
+        Column of the first member with the k-th score, and of the k-th member; the last entry is beyond all points.
     steepest : float
-        The largest derivative of a ratio by the weight.
+        The largest derivative of a ratio with respect to the weight.
     """
 
     columns: IntArray
@@ -195,7 +195,7 @@ class LevelWindow:
         )
 
     def upper_cuts(self, weights: Weights) -> FloatArray:
-        """Cut of every image under the rule `upper` from the weights of the window; (m, w) in, (m,) out."""
+        """Cut of every image under the rule `upper`, from the weights of the window; (m, w) in, (m,) out."""
         if self.rank == 0:
             return np.full(len(weights), np.inf)
         own = weights.astype(np.float64)
@@ -207,7 +207,7 @@ class LevelWindow:
     def counted_positions(
         self, weights: Weights, masses: _PrefixMasses, *, mass: FloatArray, error: FloatArray
     ) -> tuple[IntArray, BoolArray]:
-        """Positions of the rule `exact`, and where they are certain; see `calcode.method.localized.exact_positions`."""
+        """Positions of the rule `exact`, and which are certain; see `calcode.method.localized.exact_positions`."""
         m, n = len(weights), len(self.edges) - 1
         if self.rank == 0:
             return np.full(m, self.positions[-1]), np.ones(m, dtype=np.bool_)
@@ -216,7 +216,7 @@ class LevelWindow:
         theta, theta_plus = self.below / denominator, (self.below + own) / denominator
 
         def reaches(rows: IntArray, at: IntArray, shift: FloatArray | float) -> BoolArray:
-            """Whether S_k is at least the rank, for some rows, each at its own k, with masses that are off."""
+            """Whether S_k reaches the rank, for some rows, each at its own k, with bounds shifted by an error."""
             edge = self.edges[at]
             bound = masses.below(rows, edge) / mass[rows] - 1e-12 + shift
             some: slice | IntArray = slice(None) if len(rows) == m else rows
@@ -226,8 +226,8 @@ class LevelWindow:
             enough = self.n_below + np.count_nonzero(counted, axis=1) >= self.rank
             return np.asarray((bound > self.low) & ((bound > self.high) | enough))
 
-        # Largest k in 0..n, row by row, at which the count still misses its rank; k = 0 always does. It lies among the
-        # groups in which the mass passes from L to U.
+        # Largest k in 0..n, per row, at which the count is still below the rank; k = 0 always qualifies. It is in one
+        # of the groups in which the mass passes from L to U.
         start, stop = (masses.groups_up_to(level * mass) for level in (self.low, self.high + _SLACK))
         low = np.maximum(np.searchsorted(self.edges, CHUNK * start, side="right") - 1, 0)
         high = np.maximum(np.searchsorted(self.edges, CHUNK * (stop + 1), side="left"), low + 1)

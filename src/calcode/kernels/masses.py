@@ -1,10 +1,10 @@
-"""Distances, kernel weights, their masses (METHOD.md 5, Eq. 11), and where a mass reaches a cut (METHOD.md 8).
+"""Distances, kernel weights and their masses (METHOD.md 5, Eq. 11), and where a mass reaches a cut (METHOD.md 8).
 
-The points stand in ascending order of their scores. `first_reaching` serves one rule over all of them, `CutSearch`
-several at once, of which each counts all points or those of one class. Weights come in tiles of columns, which a core's
-cache holds while they are summed in groups of `CHUNK` columns by one product with the rules' members. The masses of
-runs of such groups say in which run a rule reaches its cut, the sums in which group, and only that group is looked
-into, for all images and rules together.
+The points are in ascending order of their scores. `first_reaching` handles one rule over all points, `CutSearch`
+several rules at once, each over all points or those of one class. Weights come in tiles of columns. A core's cache
+holds a tile while it is summed in groups of `CHUNK` columns, by one product with the rules' members. The masses of runs
+of such groups show in which run a rule reaches its cut, the sums show in which group, and only that group is searched,
+for all images and rules together.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ Scaled = TypeVar("Scaled", bound=NDArray[np.floating[Any]])
 #: An array, or a tensor on a device.
 Masses = TypeVar("Masses", FloatArray, "torch.Tensor")
 
-#: Columns summed at once, where their number is a multiple of it.
+#: Columns summed at once, if their number is a multiple of it.
 CHUNK = 32
 #: Columns summed at once in `prefix_masses`.
 _SHORT_CHUNK = 16
-#: Groups of columns whose masses are added up before one is looked for among them.
+#: Groups of columns whose masses are summed before one of the groups is searched.
 _RUN = 16
 #: Columns of a tile, whole runs of groups.
 TILE = 4096
 
 
 class TileWeights(Protocol):
-    """Kernel weights of some images to all points. Every tile is asked for once, then groups of columns in any tile."""
+    """Kernel weights of some images to all points. Every tile is requested once, then groups of columns in any tile."""
 
     dtype: np.dtype[Any]
     n_rows: int
 
     def tile(self, columns: slice) -> Weights:
-        """Of all images to the points of a tile; shape (m, points). The memory may serve the next tile too."""
+        """Weights of all images to the points of a tile; shape (m, points). The next tile may reuse the memory."""
 
     def groups(self, rows: IntArray, groups: IntArray) -> Weights:
-        """Of some images, each to a group of `CHUNK` points of its own; shape (rows, CHUNK)."""
+        """Weights of some images, each to its own group of `CHUNK` points; shape (rows, CHUNK)."""
 
 
 class KeptWeights:
-    """Weights that are there already.
+    """Weights that are already computed.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def cosine_distances(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def kernel_weights(scaled: Scaled) -> Scaled:
-    """H = exp(-(d / h)^2) of distances over the bandwidth (Eq. 11), which are overwritten; zeros give weight 1.
+    """H = exp(-(d / h)^2) from distances over the bandwidth (Eq. 11), which are overwritten; zeros give weight 1.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def prefix_masses(weights: FloatArray, positions: IntArray) -> tuple[FloatArray,
     (array([[0., 3.]]), array([7.]))
     """
     m, n = weights.shape
-    # A running sum waits for every addition. Sums of short chunks do not, and then one chunk is looked into.
+    # The additions of a running sum are sequential. Sums of short chunks are not, and then one chunk is searched.
     n_chunks = n // _SHORT_CHUNK
     covered = n_chunks * _SHORT_CHUNK
     chunks = weights[:, :covered].reshape(m, n_chunks, _SHORT_CHUNK)
@@ -154,11 +154,11 @@ def prefix_masses(weights: FloatArray, positions: IntArray) -> tuple[FloatArray,
 
 
 def mass_error(scale: Masses) -> Masses:
-    """What float32 may change in a normalised mass, for embeddings of unit length around their mean and h = 1.
+    """Bound on the float32 error of a normalised mass, for embeddings of unit length around their mean and h = 1.
 
-    Part of the rounding is common to all distances of an image, or to those to copies of one point; the rest differs
-    from one to the next and averages out: `scale`, one plus all mass, says over how many. Seen, with scores in the
-    worst possible order, by distance, or with many copies: up to six tenths of this; otherwise: an eighth.
+    Part of the rounding error is common to all distances of an image, or to its distances to copies of one point. The
+    rest varies between distances and averages out: `scale`, one plus all mass, says over how many. Measured with scores
+    in the worst possible order, by distance, or with many copies: up to six tenths of this; otherwise an eighth.
 
     Examples
     --------
@@ -169,24 +169,24 @@ def mass_error(scale: Masses) -> Masses:
 
 
 def first_reaching(weights: Weights, *, cuts: FloatArray) -> tuple[IntArray, FloatArray]:
-    """First column at which the normalised cumulative mass reaches the row's cut, and how clearly.
+    """First column at which the normalised cumulative mass reaches the row's cut, and the margin.
 
-    The mass is F(t) = (sum of the weights up to t) / (1 + sum of all weights): the missing 1 sits at
-    +inf, so a row that never reaches its cut gets the number of columns. Whole chunks are summed first
-    (one product), and only the chunk that reaches the cut is looked into.
+    The mass is F(t) = (sum of the weights up to t) / (1 + sum of all weights): the missing 1 is at +inf, so a row
+    that never reaches its cut gets the number of columns. Whole chunks are summed first (one product), and only the
+    chunk that reaches the cut is searched.
 
     Parameters
     ----------
     weights : ndarray of shape (m, n)
-        Float64, or float32; sums over more than a chunk are float64.
+        Float64, or float32; sums over more than one chunk are float64.
     cuts : ndarray of shape (m,) or (1,)
 
     Returns
     -------
     positions : ndarray of shape (m,)
     margins : ndarray of shape (m,)
-        Distance from the cut to the nearer of the masses on either side of it, in units of `mass_error`: a
-        change of every mass by less than that leaves the position where it is.
+        Distance from the cut to the nearer of the masses just before and at the position, in units of `mass_error`: if
+        every mass changes by less than that, the position stays the same.
 
     Examples
     --------
@@ -215,23 +215,23 @@ def first_reaching(weights: Weights, *, cuts: FloatArray) -> tuple[IntArray, Flo
 
 
 def reached(parts: Weights, *, before: FloatArray, bounds: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
-    """First of consecutive parts with which a mass reaches its bound, the mass before it, and how clearly.
+    """First of consecutive parts with which a mass reaches its bound, the mass before it, and the margin.
 
     Parameters
     ----------
     parts : ndarray of shape (parts, ...)
         Masses of the parts.
     before, bounds : ndarray
-        Mass before the first part, and what the mass must reach.
+        Mass before the first part, and the value that the mass must reach.
 
     Returns
     -------
     numbers : ndarray of int
-        The number of parts where the bound is not reached.
+        The total number of parts if the bound is not reached.
     before : ndarray
         Mass before the part.
     margins : ndarray
-        Distance from the bound to the nearer of the masses before the part and with it.
+        Distance from the bound to the nearer of the masses without and with the part.
     """
     ends = np.empty((len(parts) + 1, *bounds.shape))
     ends[0] = before
@@ -240,7 +240,7 @@ def reached(parts: Weights, *, before: FloatArray, bounds: FloatArray) -> tuple[
     numbers = np.count_nonzero(ends[1:] < bounds, axis=0)
     flat, columns = ends.reshape(len(ends), -1), np.arange(bounds.size).reshape(bounds.shape)
     short = flat[numbers, columns]
-    # No mass lies below: that is exact and cannot cross the cut.
+    # Without mass before the part, the zero is exact and cannot cross the cut.
     below = np.where(short > 0.0, bounds - short, np.inf)
     last = flat[np.minimum(numbers + 1, len(parts)), columns]
     return numbers, short, np.minimum(below, np.where(numbers < len(parts), last - bounds, np.inf))
@@ -248,14 +248,14 @@ def reached(parts: Weights, *, before: FloatArray, bounds: FloatArray) -> tuple[
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CutRule:
-    """One threshold search: which of the calibration points take part, and at which cut.
+    """One threshold search: the calibration points that take part, and the cut.
 
     Attributes
     ----------
     members : ndarray of int, ascending, or None
         None for all points.
     cut : float
-        What the normalised mass must reach, see `calcode.method.localized`.
+        Value that the normalised mass must reach, see `calcode.method.localized`.
     """
 
     members: IntArray | None
@@ -263,7 +263,7 @@ class CutRule:
 
 
 class CutSearch:
-    """The first column at which the normalised mass reaches the cut, under every rule.
+    """Finds the first column at which the normalised mass reaches the cut, under every rule.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ class CutSearch:
     Attributes
     ----------
     width : int
-        Columns that weights must have: the points, then fillers of any weight up to a multiple of `CHUNK`.
+        Columns that weights must have: the points, then padding of any weight up to a multiple of `CHUNK`.
     """
 
     def __init__(self, rules: Sequence[CutRule], *, n_columns: int) -> None:
@@ -283,31 +283,31 @@ class CutSearch:
         members = np.zeros((self.width, len(rules)))
         for index, rule in enumerate(rules):
             members[slice(n_columns) if rule.members is None else rule.members, index] = 1.0
-        #: 1 where a column counts under a rule, (width, rules), in either precision.
+        #: 1 if a column counts under a rule, else 0; (width, rules), in either precision.
         self.members: dict[object, Weights] = {
             np.dtype(kind): members.astype(kind) for kind in (np.float32, np.float64)
         }
         self._everything = len(rules) == 1 and rules[0].members is None and self.width == n_columns
 
     def positions(self, weights: TileWeights, *, cuts: FloatArray | None = None) -> tuple[IntArray, FloatArray]:
-        """Columns at which the cuts are reached, and how clearly.
+        """Columns at which the cuts are reached, and the margins.
 
-        The mass is F(t) = (sum of the weights up to t) / (1 + sum of all weights): the missing 1 sits at +inf.
+        The mass is F(t) = (sum of the weights up to t) / (1 + sum of all weights): the missing 1 is at +inf.
 
         Parameters
         ----------
         weights : TileWeights
-            Of m images.
+            Weights of m images.
         cuts : ndarray of shape (m, rules), optional
-            Instead of those of the rules.
+            Used instead of the cuts of the rules.
 
         Returns
         -------
         positions : ndarray of shape (m, rules)
-            `width` where a cut is never reached.
+            `width` if a cut is never reached.
         margins : ndarray of shape (m, rules)
-            Distance from the cut to the nearer of the masses on either side of it, in units of `mass_error`: a
-            change of every mass by less than that leaves the position where it is.
+            Distance from the cut to the nearer of the masses just before and at the position, in units of `mass_error`:
+            if every mass changes by less than that, the position stays the same.
         """
         n_groups, each = self.width // CHUNK, (weights.n_rows, len(self._cuts))
         shape = -(-n_groups // _RUN), _RUN, *each
@@ -322,9 +322,9 @@ class CutSearch:
             runs = slice(tile.start // CHUNK // _RUN, -(-tile.stop // CHUNK // _RUN))
             np.sum(sums[runs], axis=1, dtype=np.float64, out=masses[runs])
         scale = 1.0 + masses.sum(axis=0)
-        with np.errstate(invalid="ignore"):  # a cut of +inf is never reached, however little mass there is
+        with np.errstate(invalid="ignore"):  # a cut of +inf is never reached, even if the mass is zero
             bounds = (self._cuts if cuts is None else cuts) * scale
-        # The run of groups in which a bound is reached, then the group, then the column. Beyond the last lies nothing.
+        # Find the run of groups in which a bound is reached, then the group, then the column; none is beyond the last.
         run, before, _ = reached(masses, before=np.zeros(each), bounds=bounds)
         rows, rules = np.indices(each)
         inside = sums[np.minimum(run, len(sums) - 1), :, rows, rules]
@@ -334,7 +334,7 @@ class CutSearch:
         there = np.minimum(group, n_groups - 1)
         if self.width > TILE:
             own = weights.groups(rows.ravel(), there)
-        else:  # the only tile is at hand
+        else:  # the only tile is still in memory
             own = part.reshape(len(part), -1, CHUNK)[rows.ravel(), there]
         if not self._everything:
             own = own * self.members[weights.dtype].reshape(n_groups, CHUNK, -1)[there, :, rules.ravel()]

@@ -1,15 +1,14 @@
-"""Nearest reference images by a graph (HNSW), for references too large to be multiplied with every image.
+"""Nearest reference images by a graph (HNSW), for references too large to be compared with every image.
 
-What the graph changes, and what not. The audit compares B(x) of an image with B of the gate images. The graph
-is built from the reference, and how widely it is searched is chosen on validation images; gate and test images
-play no part in either. From then on B is one fixed function of a single image, whatever it finds: gate and
-test statistics come from the same search, so p-values keep the standing they have with the exact search
-(METHOD.md 10). A search that misses a neighbour finds a farther one, so its B is never smaller than the exact
-B; by how much is measured on the validation images and kept with the model. Distances to the images that were
-found are computed in float64, as the audit asks.
+What the graph changes. The audit compares B(x) of an image with B of the gate images. The graph is built from the
+reference, and the breadth of its search is chosen on validation images; gate and test images are used for neither.
+From then on B is one fixed function of a single image, whatever the search finds: gate and test statistics come from
+the same search, so p-values are as valid as with the exact search (METHOD.md 10). A search that misses a neighbour
+finds a farther one, so its B is never smaller than the exact B. The difference is measured on the validation images
+and kept with the model. Distances to the images that were found are computed in float64, as the audit requires.
 
-The graph is built on one thread: the same reference gives the same graph. It is kept as plain arrays, which
-are checked when they come from a file.
+The graph is built on one thread: the same reference gives the same graph. It is kept as plain arrays, which are checked
+if they come from a file.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from calcode.arrays import FloatArray
 from calcode.errors import ArtifactError
 from calcode.kernels.distances import distances_to, nearest_distances
 
-#: Reference images from which the graph is used: there the exact search takes 5 ms for an image alone.
+#: Number of reference images from which the graph is used: the exact search then takes 5 ms for a single image.
 SEARCH_BREAK_EVEN = 200_000
-#: Share of the true neighbours that the search must find on validation images, two standard errors taken off: other
-#: images must find as many.
+#: Share of the true neighbours that the search must find on validation images, less two standard errors, so that it
+#: also finds as many for other images.
 _WANTED_RECALL = 0.99
-#: Links per image, and candidates looked at while the graph is built.
+#: Links per image, and candidates examined while the graph is built.
 _LINKS = 16
 _BUILD_BREADTH = 100
-#: Candidates looked at in a search, tried until the wanted recall is reached.
+#: Candidates examined in a search, increased until the wanted recall is reached.
 _BREADTHS = (32, 64, 128, 256, 512, 1024)
 #: Validation images on which the search is measured.
 _SAMPLE = 1000
 #: Images whose neighbours are gathered at once.
 _ROWS = 256
-#: Two distances this close are equal.
+#: Two distances closer than this are equal.
 _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NeighbourGraph:
-    """A navigable graph over reference images, how widely it is searched, and how well that does.
+    """A navigable graph over reference images, the breadth of its search, and the measured quality.
 
     Attributes
     ----------
@@ -55,19 +54,19 @@ class NeighbourGraph:
     levels : ndarray of int32, shape (n,)
         Number of layers that each image is in.
     offsets : ndarray of uint64, shape (n + 1,)
-        Where the links of each image begin in `links`.
+        Start of the links of each image in `links`.
     links : ndarray of int32
-        Linked images, -1 where there is none.
+        Linked images, -1 if there is none.
     entry : int
-        Where a search begins.
+        Image at which a search begins.
     breadth : int
-        Candidates that a search looks at.
+        Number of candidates that a search examines.
     n_sample : int
         Validation images on which the search was measured.
     recall : float
-        Share of the true nearest images that were found there.
+        Share of the true nearest images that the search found on them.
     error : float
-        95th percentile there of what the search adds to the median distance.
+        95th percentile on them of the increase of the median distance due to the search.
     """
 
     reference: FloatArray
@@ -82,17 +81,17 @@ class NeighbourGraph:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts about the search, and what is needed with the arrays to restore it."""
+        """Facts about the search, which together with the arrays restore the graph."""
         names = ("entry", "breadth", "n_sample", "recall", "error")
         return {"kind": "hnsw"} | {name: getattr(self, name) for name in names}
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The graph itself."""
+        """The graph as arrays."""
         return {"levels": self.levels, "offsets": self.offsets, "links": self.links}
 
     def prepare(self) -> None:
-        """Make the library's form of the graph now, not at the first search."""
+        """Build the library's form of the graph now, not at the first search."""
         _ = self._index
 
     def nearest_distances(self, queries: FloatArray, *, n_neighbors: int) -> FloatArray:
@@ -118,14 +117,14 @@ class NeighbourGraph:
         self._index.hnsw.efSearch = max(self.breadth, count)
         _, found = self._index.search(queries.astype(np.float32), count)
         distances = distances_to(queries, self.reference, found)
-        # A graph may have corners that a search cannot leave.
+        # A search may get stuck in a part of the graph without exits; then use the exact search.
         stuck = np.flatnonzero((found < 0).any(axis=1))
         distances[stuck] = nearest_distances(queries[stuck], self.reference, n_neighbors=count)
         return distances
 
     @cached_property
     def _index(self) -> Any:
-        """The library's own form of the graph."""
+        """The graph in the library's own form."""
         import faiss
 
         index = _empty_index(self.reference.shape[1])
@@ -140,14 +139,14 @@ class NeighbourGraph:
 
 
 def search_graph(reference: FloatArray, *, sample: FloatArray, n_neighbors: int) -> NeighbourGraph | None:
-    """A graph where it pays and reaches the wanted recall; None where the exact search is used.
+    """Build a graph if it pays and reaches the wanted recall; None means that the exact search is used.
 
     Parameters
     ----------
     reference : ndarray of shape (n, d)
         Unit rows.
     sample : ndarray of shape (m, d)
-        Images that the search is measured on; neither gate nor test.
+        Images on which the search is measured; neither gate nor test.
     n_neighbors : int
     """
     if len(reference) < SEARCH_BREAK_EVEN or not library_installed():
@@ -156,18 +155,18 @@ def search_graph(reference: FloatArray, *, sample: FloatArray, n_neighbors: int)
 
 
 def library_installed() -> bool:
-    """Whether the library behind the graph, the extra `ann`, is there."""
+    """Whether faiss, the library behind the graph (extra `ann`), is installed."""
     return find_spec("faiss") is not None
 
 
 def build_graph(reference: FloatArray, *, sample: FloatArray, n_neighbors: int) -> NeighbourGraph | None:
-    """A graph searched just widely enough for the wanted recall; None if no breadth reaches it."""
+    """Build a graph with the smallest breadth that reaches the wanted recall; None if no breadth does."""
     import faiss
 
     index = _empty_index(reference.shape[1])
     index.hnsw.efConstruction = _BUILD_BREADTH
     threads = faiss.omp_get_max_threads()
-    # With several threads the graph would depend on which of them came first.
+    # With several threads the graph would depend on their timing.
     faiss.omp_set_num_threads(1)
     try:
         index.add(reference.astype(np.float32))
@@ -194,12 +193,12 @@ def build_graph(reference: FloatArray, *, sample: FloatArray, n_neighbors: int) 
 
 
 def restore_graph(facts: dict[str, Any], arrays: dict[str, NDArray[Any]], *, reference: FloatArray) -> NeighbourGraph:
-    """A graph from what `facts` and `arrays` gave, checked so that no search can leave the reference.
+    """Restore a graph from `facts` and `arrays`, checked so that no search can leave the reference.
 
     Raises
     ------
     ArtifactError
-        The arrays are not a graph over this reference.
+        If the arrays are not a graph over this reference.
     """
     levels, offsets, links = (arrays[name] for name in ("levels", "offsets", "links"))
     n = len(reference)
@@ -214,7 +213,7 @@ def restore_graph(facts: dict[str, Any], arrays: dict[str, NDArray[Any]], *, ref
         and 0 <= facts["entry"] < n
         and 1 <= facts["breadth"] <= _BREADTHS[-1]
         and levels[facts["entry"]] == levels.max()
-        # Every image has as many links as its layers ask for: twice as many in the lowest one.
+        # Every image has the number of links that its layers need: twice as many in the lowest one.
         and starts[0] == 0
         and starts[-1] == len(links)
         and bool((np.diff(starts) == _LINKS * (levels.astype(np.int64) + 1)).all())

@@ -1,14 +1,13 @@
-"""Distances and weights in float32, for a first look that float64 settles where it matters.
+"""Distances and weights in float32, for a first pass; float64 decides close cases.
 
-A float32 product costs half of a float64 one. Taken on the vectors as they are it would be too coarse:
-1 - cos of two nearby images is a small difference of large numbers. Taken around the anchors' mean it is
-not: with a = z - mean and b = z' - mean, 1 - cos(z, z') = |a|^2 / 2 + |b|^2 / 2 - a.b, and the three terms
-are of the size of the distances themselves. The two squared lengths are two more coordinates,
-so that one product gives the distance.
+A float32 product costs half of a float64 one. On the original vectors it would be too coarse: 1 - cos of two nearby
+images is a small difference of large numbers. Relative to the anchors' mean it is not: with a = z - mean and
+b = z' - mean, 1 - cos(z, z') = |a|^2 / 2 + |b|^2 / 2 - a.b, and the three terms are of the size of the distances
+themselves. The two squared lengths are two more coordinates, so that one product gives the distance.
 
-Nothing is decided on float32 alone. Callers keep what lies further from the boundary it is compared with than the
-error of these values (given with the nearest distances, with the weights for a mass), and compute the rest again in
-float64; decisions are those of float64, whatever the batch.
+No decision rests on float32 alone. Callers keep a value only if it is further from its boundary than the error bound
+(returned with the nearest distances, and with the weights for a mass), and compute the others again in float64. So the
+decisions are those of float64, in any batch.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from calcode.kernels.threads import PRODUCT_NUMBERS, run_blocks, scratch, shared
 
 SingleArray = NDArray[np.float32]
 
-#: Bound on what float32 changes in a cosine distance, over the average squared length of both around the mean; seen:
-#: 5e-7, 8e-7 for copies, 1.9e-6 opposite the mean.
+#: Bound on the float32 error of a cosine distance, relative to the average squared length of both around the mean;
+#: measured: 5e-7, 8e-7 for copies, 1.9e-6 opposite the mean.
 _RELATIVE_ERROR = 2e-6
-#: A sample of anchors with larger errors than this has coarser bounds: where all coordinates are of one size, as those
-#: of quantised embeddings, every addition is rounded the same way; seen: 7e-6.
+#: Anchors whose sample shows larger errors than this get coarser bounds: if all coordinates are of one size, as in
+#: quantised embeddings, every addition is rounded the same way; measured: 7e-6.
 USUAL_ERROR = 5e-7
-#: Kernels narrower than this are weighed in float64 alone: float32 can put a copy of an image out of their reach.
+#: Kernels narrower than this are computed only in float64: float32 can move a copy of an image out of their range.
 NARROWEST_SCREENED = 1e-5
-#: Points whose weights are kept for the search that looks into them; of more, some are weighed again.
+#: Most points whose weights are kept for the search; with more points, some weights are computed again.
 KEPT_COLUMNS = 1 << 15
-#: Columns whose smallest distances are sought together.
+#: Columns that are searched together for the smallest distances.
 _SEARCHED_COLUMNS = 1 << 14
-#: Columns that are found beyond the nearest: float64 may have them in another order.
+#: Columns found in addition to the nearest, because float64 may order them differently.
 _SPARE = 6
-#: Anchors that are prepared together: a core's cache holds them while they are turned into columns.
+#: Anchors that are prepared together: a core's cache holds them while they are transposed to columns.
 _PREPARED_ROWS = 256
-#: Distance of a filler column: it is never among the nearest.
+#: Distance of a padding column: it is never among the nearest.
 _FAR = 1e6
 
 
 class ScreenedAnchors:
-    """Anchor rows prepared for screening: centred, in float32, with their squared lengths.
+    """Anchor rows prepared for the first pass: centred, in float32, with their squared lengths.
 
     Parameters
     ----------
@@ -54,20 +53,20 @@ class ScreenedAnchors:
     Attributes
     ----------
     columns : ndarray of float32, shape (d + 2, width)
-        One column per anchor, then fillers.
+        One column per anchor, then padding.
     widest : float
         The largest squared length around the mean.
     coarseness : float
-        How much larger than usual the errors of float32 are among the anchors, at least 1.
+        Factor by which the float32 errors among the anchors exceed the usual errors, at least 1.
     """
 
     def __init__(self, anchors: FloatArray) -> None:
         n, dimension = anchors.shape
         self.n = n
-        # Filled up so that sums over chunks are one product.
+        # Padded so that sums over chunks are one product.
         self.width = -(-n // CHUNK) * CHUNK
         self._mean = anchors.mean(axis=0)
-        # One column per anchor: -b, then what multiplies 1, then what multiplies |a|^2 / 2.
+        # One column per anchor: -b, then the factor of 1, then the factor of |a|^2 / 2.
         columns = np.zeros((dimension + 2, self.width), dtype=np.float32)
         squares = np.empty(n)
         for start in range(0, n, _PREPARED_ROWS):
@@ -80,17 +79,17 @@ class ScreenedAnchors:
         columns[dimension + 1, :n] = 1.0
         self.columns = columns
         self.widest = float(squares.max(initial=0.0))
-        # At least 32 anchors of all lengths, the longest among them, show how much larger than usual errors are.
+        # At least 32 anchors of all lengths, including the longest, show how much larger than usual the errors are.
         order = np.argsort(squares)
         sample = anchors[order[:: -max(1, n // 32)]]
         seen = np.abs(self.query_rows(sample) @ columns[:, :n] - cosine_distances(sample, anchors)).max(initial=0.0)
-        # Among anchors that are nearly the same, float64 rounds as coarsely, so float32 is not the cause.
+        # Among almost identical anchors float64 rounds just as coarsely, so float32 is not the cause.
         self.coarseness = max(1.0, float(seen) / (USUAL_ERROR * max(self.widest, 1e-9)))
         if np.count_nonzero(np.diff(squares[order]) > 1e-12 * self.widest) < n // 2:
-            self.coarseness *= 3.0  # most are copies, whose errors are the same and do not average out
+            self.coarseness *= 3.0  # most are copies, whose errors are equal and do not average out
 
     def query_rows(self, queries: FloatArray, *, scale: float = 1.0) -> SingleArray:
-        """What the columns are multiplied with for `scale` times the distances; (m, d) in, (m, d + 2) out."""
+        """Factors of the columns that give `scale` times the distances; (m, d) in, (m, d + 2) out."""
         centred = queries - self._mean
         rows = np.empty((len(queries), len(self.columns)), dtype=np.float32)
         rows[:, -2] = scale
@@ -99,14 +98,14 @@ class ScreenedAnchors:
         return rows
 
     def nearest(self, queries: FloatArray, *, n_neighbors: int) -> tuple[FloatArray, IntArray, FloatArray]:
-        """The smallest screened distances of each query, their columns, and a bound on what float32 changed in them.
+        """The smallest float32 distances of each query, their columns, and a bound on their float32 error.
 
-        Rounding scales with the terms that are added, the squared lengths around the mean.
+        The rounding error scales with the terms that are added, the squared lengths around the mean.
 
         Returns
         -------
         nearest : ndarray of shape (m, L)
-            Ascending; L is `n_neighbors` and some more, at most n.
+            Ascending; L is `n_neighbors` plus a few spare columns, at most n.
         columns : ndarray of int, shape (m, L)
         errors : ndarray of shape (m,)
         """
@@ -124,7 +123,7 @@ class ScreenedAnchors:
         return nearest, columns, errors
 
     def _smallest(self, prepared: SingleArray, *, count: int) -> tuple[SingleArray, IntArray]:
-        """The `count` smallest products of each row with the columns, ascending; tile by tile where there are many."""
+        """The `count` smallest products of each row with the columns, ascending; tile by tile if there are many."""
         smallest = np.empty((len(prepared), 0), dtype=np.float32)
         where = np.empty((len(prepared), 0), dtype=np.int64)
         for start in range(0, self.width, _SEARCHED_COLUMNS):
@@ -141,7 +140,7 @@ class ScreenedAnchors:
 
 
 class ScreenedWeights:
-    """Kernel weights in float32, tile by tile (`TileWeights`), in memory that the next ones of this thread take over.
+    """Kernel weights in float32, tile by tile (`TileWeights`), in memory that the next weights of this thread reuse.
 
     Parameters
     ----------
@@ -153,7 +152,7 @@ class ScreenedWeights:
     Attributes
     ----------
     doubt : ndarray of shape (m,)
-        Margins, as `CutSearch.positions` gives them, up to which float64 must decide.
+        Margins, as from `CutSearch.positions`, up to which float64 must decide.
     """
 
     dtype = np.dtype(np.float32)
@@ -162,13 +161,13 @@ class ScreenedWeights:
         self.n_rows = len(queries)
         self._columns = anchors.columns
         self._rows = anchors.query_rows(queries, scale=1.0 / bandwidth)
-        # A distance that is off by e moves a weight by about 2 (d / h) (e / h) of itself, and e grows with the squared
-        # lengths around the mean; weights and their sums are rounded too, whatever the bandwidth. `mass_error` is what
-        # is left of each. Errors that are larger because all are rounded the same way do not average out either.
+        # An error e in a distance changes a weight by about 2 (d / h) (e / h) of itself, and e grows with the squared
+        # lengths around the mean. Weights and their sums are rounded too, at any bandwidth. `mass_error` is what
+        # remains of each. Errors that are larger because all values are rounded the same way do not average out.
         lengths = self._rows[:, -1].astype(np.float64) + 0.5 * anchors.widest / bandwidth
         self.doubt = 1.0 + anchors.coarseness**2 * lengths
         if np.isinf(bandwidth):
-            self.doubt[:] = 0.0  # weights of one, and whole numbers of them, are exact
+            self.doubt[:] = 0.0  # weights of one, and their sums, are exact
         self._kept = scratch("weights", self.n_rows, anchors.width) if anchors.width <= KEPT_COLUMNS else None
 
     def tile(self, columns: slice) -> SingleArray:
@@ -178,14 +177,14 @@ class ScreenedWeights:
         return kernel_weights(np.matmul(self._rows, self._columns[:, columns], out=memory))
 
     def whole(self) -> SingleArray:
-        """Of all images to all points; only for as many points as are kept."""
+        """Weights of all images to all points; only if all points are kept."""
         assert self._kept is not None
         for tile in slices(self._columns.shape[1], step=TILE):
             self.tile(tile)
         return self._kept
 
     def some(self, columns: IntArray) -> SingleArray:
-        """Of all images to some points; shape (m, points)."""
+        """Weights of all images to some points; shape (m, points)."""
         return kernel_weights(self._rows @ self._columns[:, columns])
 
     def groups(self, rows: IntArray, groups: IntArray) -> SingleArray:

@@ -1,4 +1,4 @@
-"""Independent blocks on all available cores: numpy releases the interpreter lock inside its loops."""
+"""Run independent blocks on all available cores: numpy releases the GIL inside its loops."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-#: Numbers in one block of a distance matrix: 4 MiB of float64, which a core's cache nearly holds.
+#: Values in one block of a distance matrix: 4 MiB of float64, which almost fit into a core's cache.
 _BLOCK_NUMBERS = 1 << 19
-#: A product with fewer rows than this reads its other factor too often: at 20,000 columns 26 rows take half as
-#: long again as 104 (benchmarks/NOTES.md).
+#: A product with fewer rows reads its other factor too often: at 20,000 columns 26 rows take one and a half times
+#: as long as 104 (benchmarks/NOTES.md).
 _BLOCK_ROWS = 128
-#: Rows of a slice whose work is many short calls, at least and at most.
+#: Least and most rows of a slice whose work is many short calls.
 _FEW_ROWS, _MANY_ROWS = 512, 8192
-#: Numbers of one product where columns are few: 8 MiB of float32.
+#: Values of one product with few columns: 8 MiB of float32.
 PRODUCT_NUMBERS = 1 << 21
-#: Numbers in a block that has these rows, at most: 64 MiB of float64.
+#: Most values in a block with this number of rows: 64 MiB of float64.
 _LARGEST_BLOCK = 1 << 23
 
 
 def available_cores() -> int:
-    """Cores that this process may use, which in a container can be fewer than the machine has."""
+    """Cores that this process may use; in a container these can be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def thread_count() -> int:
-    """Cores this process may use, or fewer where OMP_NUM_THREADS says so; one in a thread that stays on its core."""
+    """Cores that this process may use, at most OMP_NUM_THREADS; one in a thread that must stay on its core."""
     cores = 1 if getattr(_thread, "stays", False) else available_cores()
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(asked)) if asked.isascii() and asked.isdigit() and int(asked) > 0 else cores
 
 
 class _OneCoreEach:
-    """Matrix products on one core each for as long as anybody is inside.
+    """Limits matrix products to one core each as long as any thread is inside the `with` block.
 
-    The limit holds for the whole process, so the first who comes sets it and the last who leaves lifts it: callers in
-    several threads would otherwise restore each other's.
+    The limit holds for the whole process, so the first thread to enter sets it and the last to leave lifts it.
+    Otherwise callers in several threads would restore each other's limits.
     """
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class _OneCoreEach:
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if self._inside == 0:
-                if self._blas is None:  # finding the libraries takes a millisecond, so it is done once
+                if self._blas is None:  # done once, because finding the libraries takes a millisecond
                     from threadpoolctl import OpenBLASController, ThreadpoolController
 
                     self._blas = ThreadpoolController()
-                    # Any thread may lift the limit: newer threadpoolctl would heed the one that set it only.
+                    # Any thread may lift the limit; newer threadpoolctl would accept only the thread that set it.
                     clear = getattr(OpenBLASController, "clear_controlling_thread", None)
                     self._leave_control = clear or self._leave_control
                 self._limiter = self._blas.limit(limits=1, user_api="blas")
@@ -79,24 +79,24 @@ class _OneCoreEach:
                     self._leave_control()
 
 
-#: `with products_on_one_core():` for code that runs at the same time as other work of this process.
+#: `with products_on_one_core():` is for code that runs at the same time as other work of this process.
 products_on_one_core = _OneCoreEach()
 _thread = local()
 
 if hasattr(os, "register_at_fork"):
-    # A forked child has none of the threads that may hold the lock, so nothing would release it.
+    # A forked child has no thread that could release a lock held at the fork, so it starts with a new one.
     os.register_at_fork(after_in_child=products_on_one_core.__init__)  # type: ignore[misc]
 
 
 def stay_on_this_core() -> None:
-    """From now on `run_blocks` uses no other core when this thread calls it: its caller keeps them busy itself."""
+    """Make `run_blocks` use no other core if this thread calls it, because the caller already keeps them busy."""
     _thread.stays = True
 
 
 def scratch(name: str, *shape: int) -> NDArray[np.float32]:
-    """Memory for one purpose, its content undefined; the next call of this thread for it gives the same memory.
+    """Memory for one purpose with undefined content; this thread's next call for the same purpose reuses it.
 
-    New memory for every product would be handed out by the system page by page, to all threads in turn.
+    With new memory for every product, the system would hand out its pages one by one, to one thread after another.
 
     Examples
     --------
@@ -123,21 +123,21 @@ def slices(n_rows: int, *, step: int) -> Iterator[slice]:
 
 
 def row_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
-    """Consecutive slices of the rows of an (n_rows, n_columns) matrix, each of bounded size."""
+    """Consecutive row slices of an (n_rows, n_columns) matrix, each of bounded size."""
     columns = max(1, n_columns)
     step = max(1, _BLOCK_NUMBERS // columns, min(_BLOCK_ROWS, _LARGEST_BLOCK // columns))
     return slices(n_rows, step=step)
 
 
 def product_blocks(n_rows: int, *, n_columns: int) -> Iterator[slice]:
-    """Row slices large enough for a product to run at its best, small enough for memory to stay bounded."""
-    # Few rows against many columns would read the columns from memory again and again.
+    """Row slices large enough for fast products, small enough for bounded memory."""
+    # Few rows against many columns would read the columns from memory repeatedly.
     step = max(PRODUCT_NUMBERS, min(512 * n_columns, 8 * PRODUCT_NUMBERS)) // max(1, n_columns)
     return slices(n_rows, step=max(1, step))
 
 
 def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
-    """Call `work` on every block, several at a time; each must write to its own rows only.
+    """Call `work` on every block, several at a time; each call may write only to its own rows.
 
     Examples
     --------
@@ -151,8 +151,8 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
     """
     parts, stays = list(blocks), getattr(_thread, "stays", False)
     threads = min(thread_count(), len(parts))
-    # Two layers of threads would fight for the cores: blocks side by side, each product on one core. A single
-    # block keeps to that too, because BLAS threads go on spinning for a while after a product of their own.
+    # Two layers of threads would compete for the cores: blocks run in parallel, each product on one core. A single
+    # block is limited too, because BLAS threads keep spinning for a while after their own product.
     with products_on_one_core():
         if threads > 1:
             with ThreadPoolExecutor(threads, initializer=stay_on_this_core) as pool:
@@ -160,7 +160,7 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
                 for _ in pool.map(work, parts):
                     pass
             return
-        # A single block may share its own work out; several keep their memory from one to the next.
+        # A single block may distribute its own work; with several blocks each reuses the memory of the previous one.
         _thread.stays = stays or len(parts) > 1
         try:
             for part in parts:
@@ -172,13 +172,13 @@ def run_blocks(work: Callable[[slice], None], blocks: Iterable[slice]) -> None:
 
 
 def shared_blocks(n_rows: int, *, least: int = 128, most: int = 512) -> Iterator[slice]:
-    """Slices for `run_blocks`, smaller towards the end, so that no core waits long for another; of few rows one.
+    """Slices for `run_blocks`, smaller towards the end, so that no core waits long for others; one slice for few rows.
 
     Parameters
     ----------
     n_rows : int
     least, most : int
-        Rows of a slice. Those of a product are many enough for it to run at its best.
+        Rows of a slice. `least` is large enough for a fast product.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def shared_blocks(n_rows: int, *, least: int = 128, most: int = 512) -> Iterator
 
 
 def core_blocks(n_rows: int) -> Iterator[slice]:
-    """Slices for `run_blocks`, one for each core: work of many short calls waits for the interpreter after each.
+    """Slices for `run_blocks`, one per core, for work of many short calls, each of which then waits for the GIL.
 
     Examples
     --------

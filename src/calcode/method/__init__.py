@@ -1,1 +1,1 @@
-"""METHOD.md as code, one step per file; the public names are those of `calcode`."""
+"""The steps of METHOD.md, one per file; the public names are exported by `calcode`."""

@@ -1,6 +1,6 @@
 """Files of fitted models: tensors, one JSON string and one SHA-256 in a safetensors file; no pickle anywhere.
 
-What a file from anywhere holds is checked before it is believed: types of plain values, and rules for tensors.
+Content from a file is checked before use: plain values by type, and tensors by rules.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from calcode.arrays import AnyArray
 from calcode.errors import ArtifactError, CalcodeError, EngineError
 from calcode.files import canonical_json, parsed_json, replacing, require_regular
 
-#: All metadata sits under one key of the header (safetensors writes several in random order), which names the kind.
+#: All metadata is under one key of the header, which names the kind; safetensors writes several keys in random order.
 HOME_KEY = "calcode"
 SITE_KEY = "calcode-site"
 PROMPTS_KEY = "calcode-prompts"
-#: The newest format of each kind. Version 1 of a home model had no `keep_top`: it decides by the paper's rule.
+#: The newest format of each kind. A home model of version 1 had no `keep_top`: it decides by the paper's rule.
 FORMATS = {HOME_KEY: 2, SITE_KEY: 1}
 _KINDS = {HOME_KEY: "home model", SITE_KEY: "site model"}
-#: Bytes of a header; a model with a thousand classes needs a fifth of a million.
+#: Largest size of a header in bytes; a model with a thousand classes needs a fifth of a million.
 _LONGEST_HEADER = 1 << 24
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 _LARGEST = sys.float_info.max
-#: How far a row's length may be from 1.
+#: Allowed deviation of a row's length from 1.
 _UNIT_SLACK = 1e-6
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -43,13 +43,13 @@ Restored = TypeVar("Restored")
 
 
 class Sha256(str):
-    """The type, for `has_type`, of a text of 64 hexadecimal digits."""
+    """Marks, for `has_type`, a text of 64 hexadecimal digits."""
 
 
 class Artifact(NamedTuple):
-    """The content of a model file: of one that was read, for use within `making_sense`, or of one to be written.
+    """The content of a model file, either read and used within `making_sense`, or to be written.
 
-    `content` has the SHA-256 of what was read once it is found; it must be the `digest` that the file carries.
+    `content` is the SHA-256 of a file that was read, computed in another thread; it must equal `digest` in the file.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Artifact(NamedTuple):
 
 
 def write_artifact(path: Path, *, key: str, metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> None:
-    """Write the file under a temporary name and rename it, so that no half file is ever seen."""
+    """Write the file under a temporary name and rename it, so that a partial file is never visible."""
     from safetensors.numpy import save
 
     complete = metadata | {"digest": content_digest(sorted(tensors.items()), metadata).result()}
@@ -71,7 +71,7 @@ def write_artifact(path: Path, *, key: str, metadata: dict[str, Any], tensors: d
 
 
 def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
-    """Read a model file, of the kind `key` or of either; its SHA-256 is still being found (`making_sense`)."""
+    """Read a model file of the kind `key`, or of either kind; `making_sense` waits for its SHA-256 and compares it."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -111,7 +111,7 @@ def read_artifact(path: Path, *, key: str | None = None) -> Artifact:
 
 @contextmanager
 def making_sense(artifact: Artifact, *, fault: str) -> Iterator[None]:
-    """Whatever turns out to be wrong with the content of a file as an `ArtifactError`, first of all another SHA-256."""
+    """Raise every fault in the content of a file as an `ArtifactError`; a wrong SHA-256 comes first."""
     what = f"{artifact.path}: {fault}"
     try:
         yield
@@ -129,7 +129,7 @@ def making_sense(artifact: Artifact, *, fault: str) -> Iterator[None]:
 
 
 def content_digest(tensors: Iterable[tuple[str, AnyArray]], metadata: dict[str, Any]) -> Future[str]:
-    """SHA-256 over the canonical JSON and the tensors' bytes, by name, found by another thread."""
+    """SHA-256 over the canonical JSON and the tensors' bytes, ordered by name, computed in another thread."""
     digest = hashlib.sha256(canonical_json(numbers_out(metadata)).encode())
     pool = ThreadPoolExecutor(1)
     for name, tensor in tensors:
@@ -141,13 +141,13 @@ def content_digest(tensors: Iterable[tuple[str, AnyArray]], metadata: dict[str, 
 
 
 def plain_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata as they come back from a file."""
+    """The metadata as reading a file would return them."""
     plain: dict[str, Any] = _numbers_back(parsed_json(canonical_json(numbers_out(metadata)), source="metadata"))
     return plain
 
 
 def numbers_out(value: Any) -> Any:
-    """Plain values for JSON, in which nan and infinity travel as {"number": "inf"}: JSON knows neither."""
+    """Convert values for JSON; NaN and infinity, which JSON lacks, become {"number": "inf"} and the like."""
     if isinstance(value, dict):
         return {key: numbers_out(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -169,17 +169,17 @@ def _numbers_back(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class TensorRule:
-    """What one tensor must be.
+    """The requirements for one tensor.
 
     Parameters
     ----------
     shape : str
-        Sizes by name or as numbers, such as "n d"; a name means the same size in all tensors of a file.
+        Sizes by name or as numbers, such as "n d"; a name means the same size in all tensors of the file.
     low, high : float
-        Bounds of the values; NaN and infinity are outside any.
+        Bounds of the values; NaN and infinity are always out of bounds.
     dtype : str
     ascending : bool
-        Whether a value never follows a larger one; rows of 32 bytes are compared as text and are all different.
+        Whether values never decrease; rows of 32 bytes are compared as text and must all differ.
     unit : bool
         Whether rows have length one.
     """
@@ -193,14 +193,14 @@ class TensorRule:
 
 
 def check_tensors(tensors: Mapping[str, AnyArray], rules: Mapping[str, TensorRule], *, sizes: dict[str, int]) -> None:
-    """Raise unless these tensors and no others are there, each as its rule says.
+    """Raise unless exactly the tensors of the rules are present, each as its rule requires.
 
     Parameters
     ----------
     tensors, rules : mapping
         By name.
     sizes : dict of str to int
-        Sizes that are known; those without a number yet get the one of the first tensor that has them.
+        Known sizes; a missing one is set from the first tensor that has it.
     """
     if tensors.keys() != rules.keys():
         raise ArtifactError(f"tensors {sorted(tensors.keys() ^ rules.keys())} are missing or unknown")
@@ -235,7 +235,7 @@ def refuse(contradictions: Mapping[str, bool]) -> None:
 
 
 def restored(kind: type[Restored], values: Any) -> Restored:
-    """A dataclass from JSON values, each of the type that its annotation says."""
+    """Build a dataclass from JSON values, after checking each against its annotation."""
     hints = get_type_hints(kind)
     if not isinstance(values, dict) or values.keys() != hints.keys():
         raise ArtifactError(f"{kind.__name__}: {', '.join(hints)} needed")

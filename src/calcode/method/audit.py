@@ -1,4 +1,4 @@
-"""The support audit (METHOD.md 4): is this image like those the calibration speaks for?"""
+"""The support audit (METHOD.md 4): is this image like the calibration images?"""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 BASE_DIAGNOSTICS = ("distance", "energy", "msp", "prompt")
 DIAGNOSTICS = (*BASE_DIAGNOSTICS, "fused")
 FusedRule = Literal["paper", "split"]
-#: Distances, columns and errors, as `ScreenedAnchors.nearest` gives them.
+#: Distances, columns and errors, as returned by `ScreenedAnchors.nearest`.
 Nearest = tuple[FloatArray, IntArray, FloatArray]
 AverageName = Literal["median", "mean"]
 
-#: B >= B(x) is tested with this slack, so that rounding in a product cannot change a p-value.
+#: Slack of the test B >= B(x), so that rounding in a product cannot change a p-value.
 RANK_TOLERANCE = 1e-9
-#: An image's cosine distance to itself is at most this.
+#: Upper bound of the computed cosine distance of an image to itself.
 _OWN_ROW_DISTANCE = 1e-12
-#: Probabilities are floored here inside logarithms.
+#: Probabilities are raised to at least this value inside logarithms.
 LOG_FLOOR = 1e-12
 
 
@@ -42,7 +42,7 @@ def neighbour_distance(embeddings: FloatArray, *, reference: FloatArray, n_neigh
     embeddings : ndarray of shape (n, d)
     reference : ndarray of shape (m, d)
     n_neighbors : int
-        All of the reference where it holds fewer.
+        If the reference has fewer images, all of them.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def auroc(values: FloatArray, errors: BoolArray) -> float:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SupportAudit:
-    """A diagnostic chosen on validation and calibrated on the gate. Usable alone.
+    """A diagnostic chosen on validation and calibrated on the gate. It can be used alone.
 
     Attributes
     ----------
@@ -133,20 +133,20 @@ class SupportAudit:
     gate_values : ndarray
         Ascending gate values of the chosen diagnostic, which give the p-values.
     gate_distances : ndarray of shape (n_groups,) or None
-        Ascending `distance` of one gate image per group, whatever was chosen: the reference of the monitor of
-        SITE.md S7. None in a model file written before it was kept.
+        Ascending `distance` of one gate image per group, whichever diagnostic was chosen: the reference of the monitor
+        of SITE.md S7. None in older model files, which did not keep it.
     independent : bool
-        Whether the selection never saw the part of the gate that gives the p-values (METHOD.md 10).
+        Whether the selection never used the part of the gate that gives the p-values (METHOD.md 10).
     average : {"median", "mean"}
-        Of the neighbours' distances; METHOD.md 4 takes the median.
+        How the neighbours' distances are averaged; METHOD.md 4 takes the median.
     graph : NeighbourGraph or None
-        How the neighbours are found in a very large reference; None: by looking at all of it.
+        Index for finding neighbours in a very large reference; None searches all of it.
     own_rows_count : bool
         Whether a reference image counts among its own neighbours.
     validation_values : ndarray or None
-        B of the chosen diagnostic on the validation images that it was chosen on; not kept in a file.
+        B of the chosen diagnostic on the validation images on which it was chosen; not kept in a file.
     device : str or None
-        A torch device that looks for the neighbours, in float64; not kept in a file.
+        Torch device for the neighbour search, in float64; not kept in a file.
 
     Examples
     --------
@@ -186,7 +186,7 @@ class SupportAudit:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a file says of it: diagnostic, AUROCs, independence, and how neighbours are found with what error."""
+        """Facts for the model file: diagnostic, AUROCs, independence, and the neighbour search with its error."""
         search = {"kind": "exact"} if self.graph is None else self.graph.facts
         return {"name": self.name, "aurocs": self.aurocs, "independent": self.independent, "search": search}
 
@@ -224,11 +224,11 @@ class SupportAudit:
         random_state : int
             Seeds the halving.
         average : {"median", "mean"}
-            Of the neighbours' distances.
+            How the neighbours' distances are averaged.
         device : str, optional
-            A torch device that looks for the neighbours.
+            Torch device for the neighbour search.
         """
-        # Which gate rows give the ranks inside `fused`, and which the p-values.
+        # Gate rows for the ranks inside `fused`, and gate rows for the p-values.
         ranking = calibrating = np.arange(len(gate))
         if fused == "split":
             shuffled = np.random.default_rng(random_state).permutation(len(gate))
@@ -270,7 +270,7 @@ class SupportAudit:
                 stacklevel=2,
             )
         else:
-            # Of equal areas the earlier name.
+            # If areas are equal, the earlier name wins.
             name = max(aurocs, key=lambda name: aurocs[name])
         audit = replace(
             audit,
@@ -285,13 +285,13 @@ class SupportAudit:
         if "distance" in needed and audit.graph is graph:
             gate_distances = gate_values["distance"][one_each]
         else:
-            # Found as later distances will be: exact and approximate neighbours must not be compared.
+            # Computed like later distances: exact and approximate neighbours must not be compared.
             gate_distances = audit.values(gate[one_each], "distance")
         return replace(audit, gate_distances=np.sort(gate_distances))
 
     @property
     def validation_p_values(self) -> FloatArray | None:
-        """p_audit of the validation images that `fit` was given, which it has seen already."""
+        """p_audit of the validation images that `fit` was given; these images chose the diagnostic."""
         if self.validation_values is None:
             return None
         return rank_p_values(self.validation_values, sorted_gate=self.gate_values)
@@ -304,19 +304,19 @@ class SupportAudit:
         return fused_rank(values, sorted_gate=self.gate_base)
 
     def distances(self, evidence: Evidence) -> FloatArray:
-        """`distance` of every image, whatever the audit uses (SITE.md S7); float64, shape (n,)."""
+        """`distance` of every image, whichever diagnostic was chosen (SITE.md S7); float64, shape (n,)."""
         return self.values(evidence, "distance")
 
     def p_values(self, evidence: Evidence, *, nearest: Nearest | None = None) -> FloatArray:
-        """p_audit(x) of Eq. 9, equal to that of float64 values; shape (n,).
+        """p_audit(x) of Eq. 9, equal to that from float64 values; shape (n,).
 
-        Distances are looked at in float32 first; where a gate value lies within reach of the error, in float64.
+        Distances are first computed in float32. If a gate value lies within the error, they are computed in float64.
 
         Parameters
         ----------
         evidence : Evidence
         nearest : tuple, optional
-            What `ScreenedAnchors.nearest` has found for these images already.
+            Result of `ScreenedAnchors.nearest` for these images, if already known.
         """
         gates = self.gate_base if self.name == "fused" else {self.name: self.gate_values}
         screened = self.graph is None and self.own_rows_count and self.device is None
@@ -344,7 +344,7 @@ class SupportAudit:
         return rank_p_values(1.0 - np.minimum.reduce(ranks), sorted_gate=self.gate_values)
 
     def _settled_distances(self, evidence: Evidence, gate: FloatArray, found: Nearest) -> FloatArray:
-        """`distance` from what `ScreenedAnchors.nearest` found, in float64 where the gate rank could depend on it."""
+        """`distance` from what `ScreenedAnchors.nearest` returned, in float64 if the gate rank could depend on it."""
         nearest, columns, errors = found
         values = _averaged(nearest[:, : self.n_neighbors], average=self.average)
         low, high = (np.searchsorted(gate, values - RANK_TOLERANCE + shift, side="left") for shift in (-errors, errors))
@@ -354,17 +354,17 @@ class SupportAudit:
         exact = distances_to(evidence.embeddings[unclear], self.reference, columns[unclear])
         values[unclear] = _averaged(exact[:, : self.n_neighbors], average=self.average)
         if nearest.shape[1] < len(self.reference):
-            # A column that was not found lies beyond the last that was, up to the error of float32.
+            # A column that was not found is farther than the last one found, up to the error of float32.
             again = unclear[exact[:, self.n_neighbors - 1] > nearest[unclear, -1] - errors[unclear]]
             values[again] = self.values(evidence[again], "distance")
         return values
 
     def without_own_rows(self) -> SupportAudit:
-        """The audit for images that may be in the reference: each leaves its own row out (SITE.md S17)."""
+        """The audit for images that may be in the reference: each image ignores its own row (SITE.md S17)."""
         return replace(self, own_rows_count=False)
 
     def prepare(self) -> None:
-        """Make now what the first image would make, so that several threads do not each make their own."""
+        """Build now what the first image would build, so that several threads do not each build their own."""
         if self.graph is not None:
             self.graph.prepare()
         elif self.name in ("distance", "fused"):
@@ -381,7 +381,7 @@ class SupportAudit:
             else:
                 nearest = nearest_distances(evidence.embeddings, self.reference, n_neighbors=count)
             if not self.own_rows_count:
-                # A neighbour at distance zero is the image itself; without one the furthest goes.
+                # A neighbour at distance zero is the image itself; if there is none, the farthest is dropped.
                 own = nearest[:, 0] <= _OWN_ROW_DISTANCE
                 nearest = np.where(own[:, None], nearest[:, 1:], nearest[:, :-1])
             return _averaged(nearest, average=self.average)
@@ -411,6 +411,6 @@ def fused_rank(values: dict[str, FloatArray], *, sorted_gate: dict[str, FloatArr
 
 
 def _averaged(nearest: FloatArray, *, average: AverageName) -> FloatArray:
-    """Median or mean of distances that ascend in every row."""
+    """Median or mean over each row of ascending distances."""
     middle = slice((nearest.shape[1] - 1) // 2, nearest.shape[1] // 2 + 1)
     return np.asarray((nearest if average == "mean" else nearest[:, middle]).mean(axis=1))

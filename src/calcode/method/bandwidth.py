@@ -1,8 +1,8 @@
-"""The automatic bandwidth of METHOD.md 6, and the cross-fit of METHOD.md 7 that judges it.
+"""The automatic bandwidth of METHOD.md 6, and the cross-fit of METHOD.md 7 that evaluates it.
 
-For every fold the rule `loo` is fitted on the other folds and covers or misses the held-out examples (Eq. 13). All
+For every fold the rule `loo` is fitted on the other folds; it covers or misses the held-out examples (Eq. 13). All
 folds share one kernel matrix: only the mass that each fold contributes is needed, so a cross-fit costs one pass over
-the pairs. The bandwidth is the most local one that the validation data support.
+the pairs. The chosen bandwidth is the most local one that the validation data support.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from calcode.method.localized import loo_level
 from calcode.method.quantiles import conformal_rank, coverage_floor
 from calcode.method.scores import true_label_scores
 
-#: One example to fit on and one to judge.
+#: One example to fit on and one to evaluate.
 MIN_EXAMPLES = 2
-#: Examples that say where a search begins.
+#: Examples from which the starting point of a search is estimated.
 _SAMPLE = 64
 #: Shares of the other examples that a neighbourhood holds, from the most local to the widest.
 NEIGHBOUR_SHARES = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -32,17 +32,17 @@ NEIGHBOUR_SHARES = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.4, 0.8)
 _LOWEST, _HIGHEST = math.log(1e-6), math.log(1e6)
 #: Accuracy of log h; the method asks for 1e-6.
 _ACCURACY = 1e-9
-#: d log(mass) / d log(h) of embeddings met in practice; it only decides where a search starts.
+#: d log(mass) / d log(h) of typical embeddings; it only affects where a search starts.
 _SLOPE = 4.0
-#: How far beyond the root its last check lies; the method asks for 1e-6.
+#: Distance beyond the root at which the last check is made; the method asks for 1e-6.
 _BEYOND = 5e-7
-#: Secant steps before a search by brackets takes over.
+#: Secant steps before bracketing takes over.
 _MOST_SECANTS = 10
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeldOut:
-    """What held-out examples saw.
+    """Results on held-out examples.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class HeldOut:
 
 
 class CrossFit:
-    """Accepted validation examples, split into folds once and judged at any bandwidth and miscoverage.
+    """Accepted validation examples, split into folds once and evaluated at any bandwidth and miscoverage.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class CrossFit:
         self._own_column = np.empty(len(labels), dtype=np.int64)
         self._own_column[columns] = np.arange(len(labels))
         self._edges = np.searchsorted(self._folds[columns], np.arange(self._n_folds + 1))
-        # Columns that come before a label's score in every fold, the folds before it included; (n, K, folds).
+        # Columns before a label's score in every fold, counting the folds before it; (n, K, folds).
         self._positions = np.stack(
             [
                 a + np.searchsorted(true_scores[columns[a:b]], scores, side="left")
@@ -113,12 +113,12 @@ class CrossFit:
         return len(self.labels)
 
     def sampled_mass(self, bandwidth: float) -> float:
-        """About `neighbour_mass`, from a few examples."""
+        """Approximate `neighbour_mass`, from a few examples."""
         weights = weights_from_squares(self._sample, bandwidth=bandwidth)
         return float(np.median(weights.sum(axis=1) - 1.0))
 
     def neighbour_mass(self, bandwidth: float) -> float:
-        """Median over the examples of sum over the others of H, the size of a neighbourhood."""
+        """Size of a neighbourhood: the median over examples of the sum of H over the other examples."""
         # Searches for several miscoverages visit the same bandwidths.
         if bandwidth not in self._neighbour_masses:
             masses = self._pairs.totals(bandwidth, own=self._own_column)
@@ -126,8 +126,8 @@ class CrossFit:
         return self._neighbour_masses[bandwidth]
 
     def judge(self, *, bandwidth: float, miscoverage: float, grid: int | None) -> HeldOut:
-        """Fit on all folds but one, judge the one, for every fold."""
-        # The bandwidth that is chosen was judged last, and is judged again for its classes.
+        """For every fold, fit on the other folds and evaluate on this one."""
+        # The chosen bandwidth was evaluated last, and is evaluated again for its classes.
         if self._judged is None or self._judged[0] != bandwidth:
             self._judged = bandwidth, self._fold_masses(bandwidth)
         below, total = self._judged[1]
@@ -160,13 +160,13 @@ class CrossFit:
 
 
 def fold_numbers(labels: IntArray, *, n_folds: int, random_state: int) -> IntArray:
-    """Fold of every example: stratified by class, or plain where every class is too small for that.
+    """Fold of every example: stratified by class, or plain if every class is too small for that.
 
     Parameters
     ----------
     labels : ndarray of shape (n,)
     n_folds : int
-        Lowered to n where there are fewer examples than folds.
+        Lowered to n if there are fewer examples than folds.
     random_state : int
 
     Examples
@@ -181,7 +181,7 @@ def fold_numbers(labels: IntArray, *, n_folds: int, random_state: int) -> IntArr
     splitter = (StratifiedKFold if stratified else KFold)(n_splits=n_splits, shuffle=True, random_state=random_state)
     folds = np.empty(len(labels), dtype=np.int64)
     with warnings.catch_warnings():
-        # A class with fewer examples than folds is an ordinary case here (METHOD.md 7).
+        # A class with fewer examples than folds is normal here (METHOD.md 7).
         warnings.filterwarnings("ignore", message="The least populated class", category=UserWarning)
         for fold, (_, held_out) in enumerate(splitter.split(np.zeros(len(labels)), labels)):
             folds[held_out] = fold
@@ -190,7 +190,7 @@ def fold_numbers(labels: IntArray, *, n_folds: int, random_state: int) -> IntArr
 
 @dataclass(frozen=True, kw_only=True)
 class BandwidthTrial:
-    """One candidate and what the cross-fit saw with it.
+    """One candidate bandwidth and its cross-fit results.
 
     Attributes
     ----------
@@ -215,7 +215,7 @@ class BandwidthTrial:
 def choose_bandwidth(
     cross_fit: CrossFit, *, miscoverage: float, grid: int | None, support_budget: float
 ) -> tuple[float, tuple[BandwidthTrial, ...]]:
-    """First candidate that the cross-fit supports, with the trace of those that were tried.
+    """First candidate that the cross-fit supports, and the trace of all candidates tried.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def choose_bandwidth(
     -------
     bandwidth : float
     trace : tuple of BandwidthTrial
-        In the order they were tried; the last one is the chosen one.
+        In the order of the trials; the last one is chosen.
     """
     floor = coverage_floor(len(cross_fit), miscoverage=miscoverage)
     trace: list[BandwidthTrial] = []
@@ -258,7 +258,7 @@ def choose_bandwidth(
 
 def candidate_bandwidths(cross_fit: CrossFit) -> Iterator[tuple[float, float]]:
     """(share, h) with h such that a median neighbourhood holds that share of the other examples."""
-    # About where the first search ends and how steep it is there, from a few examples.
+    # A few examples give the approximate end of the first search and the slope there.
     sampled = _excess(cross_fit.sampled_mass, target=NEIGHBOUR_SHARES[0] * (len(cross_fit) - 1))
     low, guess = _LOWEST, _by_bracket(sampled, low=_LOWEST, guess=-1.0, accuracy=1e-4)
     slope = (sampled(guess + 0.01) - sampled(guess)) / 0.01
@@ -275,7 +275,7 @@ def candidate_bandwidths(cross_fit: CrossFit) -> Iterator[tuple[float, float]]:
 
 
 def _excess(mass: Callable[[float], float], *, target: float) -> Callable[[float], float]:
-    """log(median neighbour mass / target) as a function of log h: nearly a line, and never decreasing."""
+    """log(median neighbour mass / target) as a function of log h; almost linear and never decreasing."""
 
     def excess(log_h: float) -> float:
         return math.log(max(mass(math.exp(log_h)), 1e-300) / target)
@@ -284,10 +284,10 @@ def _excess(mass: Callable[[float], float], *, target: float) -> Callable[[float
 
 
 def _by_secants(excess: Callable[[float], float], *, low: float, guess: float, slope: float) -> tuple[float, float]:
-    """Root of a smooth function and its slope there, in few calls; nan where the function is not so smooth.
+    """Root of a smooth function and its slope there, in few calls; nan if the function is not smooth enough.
 
-    A secant step is off by about the product of the last two. One more call, just beyond the root that it gives, must
-    have the other sign.
+    The error of a secant step is about the product of the last two steps. One more call, just beyond the root found,
+    must have the other sign.
     """
     at, before, value_before, last_step = min(max(guess, low), _HIGHEST), math.nan, math.nan, 1.0
     for turn in range(_MOST_SECANTS):
@@ -308,7 +308,7 @@ def _by_secants(excess: Callable[[float], float], *, low: float, guess: float, s
 
 
 def _by_bracket(excess: Callable[[float], float], *, low: float, guess: float, accuracy: float) -> float:
-    """Root of any function that does not decrease, by bracketing; the nearer end where there is none."""
+    """Root of any non-decreasing function, by bracketing; the nearer end if there is no root."""
     from scipy.optimize import brentq
 
     start = min(max(guess, low), _HIGHEST)

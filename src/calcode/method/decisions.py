@@ -1,4 +1,4 @@
-"""What comes out: an action, a reason and a set for every image (METHOD.md 9), and what is promised (METHOD.md 10)."""
+"""The results: an action, a reason and a set for every image (METHOD.md 9), and the promises (METHOD.md 10)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reason(IntEnum):
 class Decision:
     """The decision on one image, as words.
 
-    `released` is what may be shown: the diagnoses of a label or a set, nothing when deferred.
+    `released` holds what may be shown: the diagnoses of a label or a set; empty if deferred.
     """
 
     id: str | None
@@ -63,17 +63,17 @@ class Decisions:
     label : ndarray of shape (n,)
         Class index when the action is LABEL, else -1.
     sets, localized_sets : ndarray of bool, shape (n, K)
-        With and without the class guard, for every image, deferred or not.
+        With and without the class guard, for every image, including deferred ones.
     p_audit : ndarray of shape (n,)
-        Audit p-value; 1 where there is no audit.
+        Audit p-value; 1 without an audit.
     threshold : ndarray of shape (n, K)
-        What the score of a label may reach at most; +inf lets every label in.
+        Largest score with which a label is in the set; +inf lets every label in.
     scores : ndarray of shape (n, K)
         APS scores.
     top_label, top_probability : ndarray of shape (n,)
-        First-ranked class of the robust probabilities and its probability. They ignore the audit.
+        First-ranked class by robust probability, and that probability. They ignore the audit.
     known_group : ndarray of bool, shape (n,), or None
-        Images of a patient that a site model has seen, for whom nothing is promised (SITE.md S1); None at home.
+        Images of patients that a site model has seen; nothing is promised for them (SITE.md S1). None at home.
     ids : ndarray of str or None
     classes : tuple of str
     model_digest : str
@@ -81,7 +81,7 @@ class Decisions:
     promises : tuple of str
         What that model promises, in plain words.
     in_every_set : mapping of str to int
-        Classes that are in every set because their threshold is +inf, with their accepted calibration images.
+        Classes that are in every set because their threshold is +inf, with their number of accepted calibration images.
 
     Examples
     --------
@@ -127,23 +127,23 @@ class Decisions:
 
     @property
     def accepted(self) -> BoolArray:
-        """Mask of the images that passed the audit (METHOD.md 4): the promises speak of these."""
+        """Mask of the images that passed the audit (METHOD.md 4); the promises are about these."""
         return np.asarray(self.reason != Reason.LOW_SUPPORT)
 
     @property
     def deferred(self) -> BoolArray:
-        """Mask of the images that go to a clinician, for whatever reason."""
+        """Mask of the images that go to a clinician, for any reason."""
         return np.asarray(self.action == Action.DEFER)
 
     @property
     def answered(self) -> BoolArray:
-        """Mask of the images that are not deferred (METHOD.md 9): coverage and its companions are over these."""
+        """Mask of the images that are not deferred (METHOD.md 9); coverage, set size and the like are over these."""
         return ~self.deferred
 
     @property
     def released_sets(self) -> BoolArray:
-        """The sets that may be shown: empty where the action is to defer; shape (n, K)."""
-        # An int: numpy asks an Enum for six attributes that it does not have, at the cost of a small block.
+        """The sets that may be shown, empty for deferred images; shape (n, K)."""
+        # int, because numpy looks up six attributes that an Enum lacks, which costs as much as a small block.
         return np.asarray(self.sets & (self.action != int(Action.DEFER))[:, None])
 
     def __len__(self) -> int:
@@ -158,7 +158,7 @@ class Decisions:
         )
 
     def __iter__(self) -> Iterator[Decision]:
-        """One `Decision` in words after the other."""
+        """Yield one `Decision` in words per image."""
         released = self.released_sets
         for i in range(len(self)):
             yield Decision(
@@ -186,14 +186,14 @@ class Decisions:
         return cls(**joined)
 
     def summary(self, labels: AnyArray | Sequence[int]) -> Summary:
-        """Coverage, and always with it set size, full-set, informative and deferral rate (METHOD.md 11).
+        """Coverage, with set size, full-set, informative and deferral rate (METHOD.md 11).
 
         Parameters
         ----------
         labels : array_like of shape (n,)
             True class indices; -1 marks an image outside the label space.
         """
-        # The metrics read decisions, so they can only be reached from here when they are asked for.
+        # Imported here, because the metrics import decisions.
         from calcode.metrics import summarize
 
         return summarize(self, labels)
@@ -220,7 +220,7 @@ def choose_actions(
     supported : ndarray of bool, shape (n,)
         Images whose audit p-value reaches the deferral level.
     binary_utility : bool
-        Defer full sets too: with two classes they say nothing.
+        Defer full sets too: with two classes, a full set says nothing.
 
     Returns
     -------
@@ -260,7 +260,7 @@ def promises_of(
     binary_utility: bool,
     singles: str,
 ) -> tuple[str, ...]:
-    """What a fitted model promises, and what it only observed, in plain words (METHOD.md 10).
+    """What a fitted model promises, and what was only observed, in plain words (METHOD.md 10).
 
     One sentence per statement, each beginning with "Promised" or "Observed only".
 
@@ -269,11 +269,11 @@ def promises_of(
     level : {"loo", "exact", "upper", "certified"}
     miscoverage : float
     audit_independent : bool or None
-        Whether the audit was selected without the gate images that calibrate it; None without an audit.
+        Whether the audit was selected without the gate images that calibrate it; None if there is no audit.
     guards : sequence of ClassGuard
     binary_utility : bool
     singles : str
-        What is known about answers of one label (SITE.md S17).
+        Sentence about answers of one label (SITE.md S17).
     """
     contains = "Promised always: the guarded set contains the localized set."
     if not guards:
@@ -327,14 +327,14 @@ COST_REGIMES: dict[str, Costs] = {
 }
 
 
-#: Answered images that a class needs to be called the worst (METHOD.md 11).
+#: Fewest answered images with which a class can be the worst class (METHOD.md 11).
 WORST_CLASS_MIN = 20
 
 
 def shown_classes(answered: AnyArray, *, min_n: int = WORST_CLASS_MIN) -> BoolArray:
-    """Among which classes the worst is looked for (METHOD.md 11).
+    """Mask of the classes among which the worst is chosen (METHOD.md 11).
 
-    Those with at least `min_n` answered images; where none has that many, every class with an answered image.
+    Classes with at least `min_n` answered images; if none has that many, every class with an answered image.
 
     Parameters
     ----------
@@ -357,7 +357,7 @@ def selective_risk(
     """Cost-sensitive risk of a policy (Eq. 27).
 
     (1 - d) [c_err (1 - C) + c_err / 2 (1 - C_w) + c_set (S - 1) / (K - 1)] + c_def d, with C, C_w and S over
-    answered images and d the share that is not answered; when everything is deferred only the last term is left.
+    answered images and d the share of images that are not answered. If all are deferred, only the last term remains.
 
     Examples
     --------

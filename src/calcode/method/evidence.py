@@ -1,4 +1,4 @@
-"""What the frozen model says about n images: unit embeddings and prompt logits (METHOD.md 1 and 2)."""
+"""Output of the frozen model for n images: unit embeddings and prompt logits (METHOD.md 1 and 2)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 from calcode.arrays import AnyArray, BoolArray, FloatArray, IntArray, TextArray
 from calcode.errors import CalcodeWarning, EvidenceError
 
-#: Norms further than this from 1 are renormalised with a warning: they hint at unnormalised features.
+#: Vectors whose norm is further from 1 are normalised with a warning: they may be unnormalised features.
 NORM_TOLERANCE = 0.01
 #: Added to the sum of trimmed evidence in Eq. 5.
 TRIM_EPSILON = 1e-12
-#: Those of frozen models are near 0.01.
+#: Temperatures of frozen models are near 0.01.
 _SMALLEST_TEMPERATURE = 1e-12
 #: Rows per product of logits; a fixed shape makes a row's logits independent of its batch.
 _PRODUCT_ROWS = 64
@@ -27,12 +27,12 @@ _PRODUCT_ROWS = 64
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Evidence:
-    """Embeddings and prompt logits of n images, checked once and never changed.
+    """Embeddings and prompt logits of n images, checked once and immutable.
 
     Parameters
     ----------
     embeddings : array_like of shape (n, d)
-        Image embeddings; renormalised to unit length in float64.
+        Image embeddings; normalised to unit length in float64.
     prompt_logits : array_like of shape (n, M, K)
         Logit of every image for every prompt and class: images first, then prompts, then classes.
     labels : array_like of shape (n,), optional
@@ -40,12 +40,12 @@ class Evidence:
     classes : sequence of str
         The K class names, in the order of the last axis of `prompt_logits`.
     ids, groups : sequence, optional
-        One image id and one group (lesion, patient) per row. They serve the overlap check alone.
+        One image id and one group (lesion, patient) per row. They are used only for the overlap check.
     review_probability : array_like of shape (n,), optional
-        Known probability of review of every image, 0 to 1, NaN where it is not known (SITE.md S5). A site model with
+        Known review probability of every image, 0 to 1, NaN if unknown (SITE.md S5). A site model with
         `calibrate_with="weighted"` needs it.
     prompt_digest, backbone : str, optional
-        Which prompts and which frozen model made the logits; a model refuses other ones.
+        Identify the prompts and the frozen model that made the logits; a fitted model refuses others.
 
     Examples
     --------
@@ -146,7 +146,7 @@ class Evidence:
             )
         checked_temperature(temperature)
         k, m, _ = bank.shape
-        # Columns ordered (prompt, class), so that the reshape below yields (n, M, K).
+        # Columns in the order (prompt, class), so that the reshape below yields (n, M, K).
         columns = _unit_rows(bank.transpose(1, 0, 2).reshape(m * k, dimension), name="text").T
         cosines, padded = np.empty((n, m * k)), np.zeros((_PRODUCT_ROWS, dimension))
         for start in range(0, n, _PRODUCT_ROWS):
@@ -176,7 +176,7 @@ class Evidence:
             object.__setattr__(self, field.name, value)
 
     def _replace(self, **changes: Any) -> Self:
-        """Copy with some fields replaced by values already checked (no second renormalisation)."""
+        """Copy with some fields replaced by values already checked, without normalising again."""
         copy = object.__new__(type(self))
         copy._store(**({field.name: getattr(self, field.name) for field in fields(self)} | changes))
         return copy
@@ -209,7 +209,7 @@ class Evidence:
 
     @cached_property
     def embeddings_digest(self) -> str:
-        """`embeddings_digest` of these images, found once."""
+        """`embeddings_digest` of these images, computed once."""
         return embeddings_digest(self.embeddings)
 
     @property
@@ -234,12 +234,12 @@ class Evidence:
         return self.labels
 
     def restrict(self, classes: Sequence[str]) -> Self:
-        """The same images with fewer classes: logits follow, labels of dropped classes become -1.
+        """The same images with fewer classes: logits are restricted, labels of dropped classes become -1.
 
         Parameters
         ----------
         classes : sequence of str
-            Classes to keep, in the order the result shall have.
+            Classes to keep, in the order of the result.
 
         Examples
         --------
@@ -261,7 +261,7 @@ class Evidence:
         return self._replace(classes=names, prompt_logits=self.prompt_logits[:, :, columns], labels=labels)
 
     def without_identity(self) -> Self:
-        """The same evidence without ids and groups, which switches the overlap check off."""
+        """The same evidence without ids and groups, which turns the overlap check off."""
         return self._replace(ids=None, groups=None)
 
 
@@ -271,15 +271,15 @@ def embeddings_digest(embeddings: FloatArray) -> str:
 
 
 def one_per_group(evidence: Evidence, *, random_state: int) -> IntArray:
-    """Rows that represent their groups, one drawn for each (SITE.md S1).
+    """Draw one row per group to represent it (SITE.md S1).
 
-    Groups in sorted order; for each, one call of `integers(m)` of `np.random.default_rng(random_state)`, m its rows
-    in input order. A row without a group is its own.
+    Groups are taken in sorted order. Each takes one call of `integers(m)` of `np.random.default_rng(random_state)`,
+    with m its number of rows in input order. A row without a group is its own group.
 
     Returns
     -------
     ndarray of shape (n_groups,)
-        In the order of the groups; the rows themselves, in input order, where the evidence has no groups.
+        In the order of the groups; without groups, all rows in input order.
 
     Examples
     --------
@@ -320,7 +320,7 @@ def robust_probabilities(prompt_logits: FloatArray, *, trim: int) -> FloatArray:
     ----------
     prompt_logits : ndarray of shape (n, M, K)
     trim : int
-        Values dropped at each end; 2 trim < M. With a single prompt it is ignored.
+        Values dropped at each end; 2 trim < M. Ignored with a single prompt.
 
     Returns
     -------
@@ -346,7 +346,7 @@ def robust_probabilities(prompt_logits: FloatArray, *, trim: int) -> FloatArray:
 
 
 def checked_temperature(temperature: object) -> float:
-    """The temperature, if it is a number that leaves logits finite; else an `EvidenceError`."""
+    """Return the temperature as a float; raise `EvidenceError` unless it is a number that keeps logits finite."""
     try:
         number = float(temperature)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError) as error:
@@ -359,10 +359,10 @@ def checked_temperature(temperature: object) -> float:
 
 
 def checked_labels(labels: ArrayLike, *, n: int, n_classes: int) -> IntArray:
-    """Labels as class indices, -1 outside the label space, or an error; shape (n,)."""
+    """Return labels as class indices, -1 outside the label space, or raise an error; shape (n,)."""
     array = np.asarray(labels)
     if array.size == 0:
-        # An empty list has no integer type of its own.
+        # numpy makes an empty list an array of floats.
         array = array.astype(np.int64)
     if array.shape != (n,):
         raise EvidenceError(f"labels: shape {array.shape} is not ({n},)")
@@ -393,7 +393,7 @@ def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
         bad = broken[~np.isfinite(rows[broken]).all(axis=1)]
         if len(bad):
             raise EvidenceError(f"{name}: NaN or infinity in {_rows(bad)}")
-        # A vector whose squared length overflows or underflows has no usable direction either.
+        # A vector whose squared length overflows or underflows has no usable direction.
         raise EvidenceError(f"{name}: a vector of length zero or beyond float64 in {_rows(broken)}")
     off = np.flatnonzero(np.abs(norms - 1) > NORM_TOLERANCE)
     if len(off):
@@ -408,7 +408,7 @@ def _unit_rows(vectors: ArrayLike, *, name: str) -> FloatArray:
 
 
 def checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
-    """The label space: two or more different names, or an `EvidenceError`."""
+    """Return the label space, two or more different names, or raise `EvidenceError`."""
     names = tuple(str(name) for name in classes)
     if len(names) < 2:
         raise EvidenceError(f"classes: {list(names)} holds fewer than two classes; there is nothing to decide")

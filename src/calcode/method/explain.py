@@ -1,6 +1,6 @@
-"""One decision explained: the answer, how unusual the image is, why each diagnosis stays or goes (METHOD.md 4 to 9).
+"""Explain one decision: the answer, how unusual the image is, why each diagnosis stays or goes (METHOD.md 4 to 9).
 
-The first sentences are for somebody who has to act on the answer; scores, thresholds and p-values come after them.
+The first sentences are for the person who acts on the answer; scores, thresholds and p-values follow.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from calcode.method.quantiles import smallest_finite_count
 if TYPE_CHECKING:
     from calcode.cohorts import Cohort
 
-#: Reference images whose own neighbourhoods are looked at, for comparison, where a model kept no distances.
+#: Reference images whose own neighbours are used for comparison if a model kept no distances.
 _COMPARED = 2000
-#: From these shares of nearer images on, an image is called less typical and very unusual.
+#: An image is called less typical, or very unusual, if at least this share of known images is nearer.
 _LESS_TYPICAL = 0.9
 VERY_UNUSUAL = 0.99
 
 
 class SupportWords(NamedTuple):
-    """What a diagnostic of the audit (METHOD.md 4) looks at: a model that is unsure is no strange image.
+    """Wording for a diagnostic of the audit (METHOD.md 4): an unsure model does not make an image unusual.
 
     Attributes
     ----------
     measure : str
-        What it measures of an image.
+        What the diagnostic measures of an image.
     others : str
-        What is true of images whose value is as extreme.
+        What holds for images whose value is as extreme.
     deferred : str
-        Why an image is deferred by it.
+        Why the diagnostic defers an image.
     """
 
     measure: str
@@ -73,7 +73,7 @@ _SUPPORT = {
         "the image stands out by distance, fit, sureness and wordings taken together",
     ),
 }
-#: Where the model that decided can no longer be read.
+#: Wording if the model that decided can no longer be read.
 _UNKNOWN_SUPPORT = SupportWords(
     "the model's check", "stand out at least as much", "the model's check found too little support for an answer"
 )
@@ -90,7 +90,7 @@ class Decider(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbour:
-    """A reference image near the one in question; `distance` is 1 - cosine."""
+    """A reference image near the explained one; `distance` is 1 - cosine."""
 
     id: str
     label_name: str
@@ -99,7 +99,7 @@ class Neighbour:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassVerdict:
-    """How one class fared.
+    """The result for one class.
 
     Attributes
     ----------
@@ -107,12 +107,12 @@ class ClassVerdict:
     probability : float
         Robust probability (METHOD.md 2).
     score, threshold : float
-        In the set if the score does not exceed the threshold.
+        The class is in the set if its score does not exceed the threshold.
     kept_by : str
         "neighbourhood" (localized threshold), "guard" (only because the class is protected), "first" (only because
         it is ranked first), or "" if left out.
     because : str
-        The same in words, with the evidence behind it.
+        The same in words, with the numbers behind it.
     """
 
     name: str
@@ -126,20 +126,20 @@ class ClassVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A decision on one image with everything behind it; `verdicts` is empty for a deferred image.
+    """A decision on one image and the evidence behind it; `verdicts` is empty for a deferred image.
 
     Attributes
     ----------
     answer : str
         What the model says, in one sentence.
     unusual : str
-        How unusual the image is, in one sentence; to be shown with the answer, deferred or not.
+        How unusual the image is, in one sentence; shown with the answer, deferred or not.
     farther_than : float or None
-        Share of known images that lie nearer to the reference than this one; None without an audit.
+        Share of known images that are nearer to the reference than this one; None without an audit.
     record : str
-        How often answers of one diagnosis were right on labelled images, "" where that is not known or not asked.
+        How often answers of one diagnosis were right on labelled images; "" if unknown or not requested.
     why : tuple of str
-        What the decision rests on, most important first.
+        Reasons for the decision, most important first.
     """
 
     id: str | None
@@ -171,7 +171,7 @@ def explain(
     titles: Mapping[str, str] | None = None,
     n_neighbours: int = 10,
 ) -> Explanation:
-    """Decide on one image and say why.
+    """Decide on one image and explain why.
 
     Parameters
     ----------
@@ -179,11 +179,11 @@ def explain(
         One image.
     model : Calcode
     reference : Cohort, optional
-        The reference images of the model with ids and, where known, a column `label_name`: the nearest are named.
+        The model's reference images with ids and, if known, a column `label_name`; the nearest are named.
     titles : mapping of str to str, optional
-        What the class names stand for.
+        Full names of the classes.
     n_neighbours : int
-        Reference images to name.
+        Number of reference images to name.
 
     Examples
     --------
@@ -199,7 +199,7 @@ def explain(
     decisions = model.decide(evidence)
     (decision,) = decisions
     named = {name: (titles or {}).get(name, name) for name in decisions.classes}
-    # A class that calibration images like this one keep is in the set for its fit.
+    # A class is in the set on its own merit if similar calibration images keep it.
     fits = dict(zip(decisions.classes, decisions.localized_sets[0].tolist(), strict=True))
     always = [name for name in decisions.in_every_set if not fits[name]]
     verdicts = () if decisions.deferred[0] else _verdicts(evidence, decisions, model=model, titles=named)
@@ -208,7 +208,7 @@ def explain(
     if (audit := model.audit_) is not None:
         known = audit.gate_distances
         if known is None:
-            # A model that did not keep them: reference images and their own neighbours.
+            # The model kept no distances: use those of reference images to their own neighbours.
             known = usual_distances(audit.reference, count=min(audit.n_neighbors, len(audit.reference) - 1))
         share = share_nearer(evidence, audit=audit, known=known)
     unusual, level = unusual_sentence(share), model.settings_.deferral_level
@@ -222,14 +222,14 @@ def explain(
             f"Check before the answer, by {words.measure} ('{model.audit_name_}'): {_percent(p)} of the images set "
             f"aside for it {words.others} (p = {p:.4f}; below {level:g} an image is deferred), {outcome}."
         ]
-        # Two measures may contradict each other: which one decided is said then.
+        # The audit's measure and the distance may contradict each other; then say which one decided.
         if share is not None and (share >= _LESS_TYPICAL) == (p >= level) and model.audit_name_ != "distance":
             if p < level:
                 unusual = f"Its distance alone is not unusual: {_percent(1 - share)} of known images are as far away."
             verdict = "deferred it" if p < level else "accepted it"
             unusual += f" The check that defers uses another measure ('{model.audit_name_}') and {verdict}."
     if verdicts:
-        # What keeps the diagnoses in, and which were ruled out.
+        # What keeps diagnoses in the set, and which were ruled out.
         by_local = [entry for entry in verdicts if entry.kept_by == "neighbourhood"]
         if len(by_local) == len(verdicts) and any(math.isinf(entry.threshold) for entry in by_local):
             why.append("Too few calibration images are like this one to rule any diagnosis out.")
@@ -267,7 +267,7 @@ def explain(
 
 
 def single_answer_record(model: Decider, test: Evidence) -> str:
-    """How often this model's answers of one diagnosis are right, on labelled images that it was not fitted on.
+    """How often this model's answers of one diagnosis are right, on labelled images not used to fit it.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def single_answer_record(model: Decider, test: Evidence) -> str:
 
 
 def share_nearer(evidence: Evidence, *, audit: SupportAudit, known: FloatArray) -> float:
-    """Share of the known images that lie nearer to the reference than the first image of `evidence` does.
+    """Share of the known images that are nearer to the reference than the first image of `evidence`.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def usual_distances(vectors: FloatArray, *, count: int) -> FloatArray:
 
 
 def nearest(evidence: Evidence, reference: Cohort, *, count: int) -> tuple[Neighbour, ...]:
-    """The reference images nearest to the first image, nearest first; ties by their order."""
+    """The reference images nearest to the first image, nearest first; ties in input order."""
     distances = cosine_distances(evidence.embeddings[:1], reference.evidence.embeddings)[0]
     rows = np.argsort(distances, kind="stable")[:count]
     names = reference.column("id")
@@ -316,7 +316,7 @@ def nearest(evidence: Evidence, reference: Cohort, *, count: int) -> tuple[Neigh
 
 
 def support_words(audit: str | None) -> SupportWords:
-    """How a diagnostic is spoken of; None where it is not known.
+    """Wording for a diagnostic; None for an unknown one.
 
     Examples
     --------
@@ -336,7 +336,7 @@ def answer_sentence(
     decisions : Decisions
     titles : mapping of str to str
     always : collection of str
-        Classes that are in the set whatever the image: they come last, and are called so.
+        Classes that are in the set of every image; they are named last, and called so.
     audit : str or None
         The diagnostic that defers.
     """
@@ -359,7 +359,7 @@ def answer_sentence(
 
 
 def unusual_sentence(share: float | None) -> str:
-    """How unusual an image is, from the share of known images that are nearer to the reference."""
+    """How unusual an image is, given the share of known images that are nearer to the reference."""
     if share is None:
         return "How unusual the image is, this model cannot say: it was fitted without a check for that."
     if share >= 1.0:
@@ -372,7 +372,7 @@ def unusual_sentence(share: float | None) -> str:
 
 
 def _percent(share: float) -> str:
-    # Rounded towards the middle, so that 100 % is all and 0 % is none.
+    # Rounded away from 0 % and 100 %, so that 100 % means all and 0 % means none.
     shown = math.floor(share * 100) if share > 0.5 else math.ceil(share * 100)
     if 0.99 < share < 1 or 0 < share < 0.01:
         return f"{(math.floor(share * 1000) if share > 0.5 else math.ceil(share * 1000)) / 10:.1f} %"
@@ -385,7 +385,7 @@ def _verdicts(
     """Every class, most probable first."""
     (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
     (scores,) = decisions.scores
-    # The thresholds before the first label was kept.
+    # The thresholds before the first label is kept.
     localized, guarded = model.thresholds(evidence.embeddings)
     kept = np.select(
         [scores <= localized[0], scores <= guarded[0], decisions.sets[0]],
@@ -403,7 +403,7 @@ def _verdicts(
         elif kept[y] == "first":
             because = "the model finds it the most likely"
         elif kept[y] == "guard":
-            # Why a protected class is in the set, without the field's words.
+            # Why a protected class is in the set, without technical terms.
             guard = guards[name]
             reason = model.tail_reasons_[name]
             images = f"{guard.n} calibration image{'s' * (guard.n != 1)}"

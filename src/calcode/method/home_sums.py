@@ -1,4 +1,4 @@
-"""What home gives to a new site: two sums and the scores of its own images (SITE.md S2 and S16)."""
+"""What home passes to a new site: two sums and the out-of-fold scores of home images (SITE.md S2 and S16)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calcode.arrays import FloatArray, IntArray
 from calcode.kernels.threads import slices
 from calcode.method.evidence import Evidence, robust_probabilities
 
-#: Home counts as this many images (m0), the prior's diagonal (lambda) and the softmax's factor (b).
+#: Number of images that home counts as (m0), the prior's diagonal (lambda) and the softmax's factor (b).
 HOME_WEIGHT = 200.0
 RIDGE = 3.0
 SHARPNESS = 2.0
@@ -23,7 +23,7 @@ EMBEDDING_SCALE = 4.0
 LOG_SCALE = 0.5
 LOG_OFFSET = 1e-6
 _BLOCK_ROWS = 4096
-#: Numbers of phi that are kept between sums and scores (64 MiB).
+#: Number of values of phi that are kept between sums and scores (64 MiB).
 _KEPT_NUMBERS = 1 << 23
 
 
@@ -35,7 +35,7 @@ def site_features(evidence: Evidence, *, trim: int) -> FloatArray:
     evidence : Evidence
         n images of dimension d, K classes.
     trim : int
-        Prompts dropped at each end, as in METHOD.md 2.
+        Values dropped at each end, as in METHOD.md 2.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def site_features(evidence: Evidence, *, trim: int) -> FloatArray:
 
 
 def read_features(features: FloatArray, *, n_classes: int) -> tuple[bool, FloatArray]:
-    """Whether rows, shape (n, 1 + d + K), can be `site_features`, and the p_rob in them, shape (n, K).
+    """Whether rows, shape (n, 1 + d + K), can be `site_features`, and their p_rob, shape (n, K).
 
     Examples
     --------
@@ -86,7 +86,7 @@ def adapter_probabilities(outputs: FloatArray, *, sharpness: float) -> FloatArra
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HomeSums:
-    """Sums over the labelled home images, in which no single image can be seen.
+    """Sums over the labelled home images, from which no single image can be recognised.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class HomeSums:
 
     @classmethod
     def fit(cls, roles: Sequence[Evidence], *, trim: int) -> Self:
-        """Sum over all labelled images inside the label space, accepted by the audit or not.
+        """Sum over all labelled images inside the label space, whether the audit accepts them or not.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class HomeSums:
         labelled = [role[role.in_space] for role in roles if role.labels is not None]
         n_classes = labelled[0].n_classes
         labels = np.concatenate([role.require_labels() for role in labelled])
-        # Folds with whole groups; an image without a group is a group of its own.
+        # Folds keep groups whole; an image without a group is its own group.
         names: list[str] = []
         for role in labelled:
             values = [""] * len(role) if role.groups is None else role.groups.tolist()
@@ -132,7 +132,7 @@ class HomeSums:
                 folds[held_out] = fold
         size = 1 + labelled[0].dimension + n_classes
         starts = np.cumsum([0, *map(len, labelled)])[:-1]
-        # Home may be large: phi is made for a part of a fold at a time, and again for the scores where it was not kept.
+        # Home may be large: phi is computed for part of a fold at a time, and again for the scores if it was not kept.
         parts: list[tuple[int, Evidence, IntArray, IntArray]] = []
         for role, start in zip(labelled, starts, strict=True):
             for block in slices(len(role), step=_BLOCK_ROWS):

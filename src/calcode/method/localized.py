@@ -1,8 +1,8 @@
 """Localized conformal thresholds (METHOD.md 5, Eqs. 11 and 12) and the four rules for their level.
 
-Every rule ends in a *cut*: the threshold of an image is the smallest calibration score t whose mass F(t) reaches the
-cut, +inf if none does. A label with score s is then in the set exactly if the mass strictly below s falls short of the
-cut. Keeping the two directions of the tolerance inside the cut leaves one comparison for the whole project.
+Every rule yields a *cut*: the threshold of an image is the smallest calibration score t whose mass F(t) reaches the
+cut, or +inf if none does. A label with score s is then in the set exactly if the mass strictly below s is less than the
+cut. The cut contains the tolerance in its two directions, so the whole project needs only one comparison.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from calcode.method.quantiles import conformal_rank, kth_smallest
 LevelName = Literal["loo", "exact", "upper", "certified"]
 LEVELS: tuple[str, ...] = get_args(LevelName)
 
-#: The one tolerance of METHOD.md 5.
+#: The only tolerance of METHOD.md 5.
 LEVEL_TOLERANCE = 1e-12
-#: Counts that the search of the rule `exact` spends before it falls back on bisection.
+#: Counts that the search of the rule `exact` makes before it falls back on bisection.
 _STEERED_PROBES = 5
-#: Weights that it looks at together: 1 MiB of float64 per array.
+#: Weights that this search handles together: 1 MiB of float64 per array.
 _COUNTED_NUMBERS = 1 << 17
-#: Pairs of points whose masses a file is checked for.
+#: Number of pairs of points for which the masses of a file are checked.
 _CHECKED_PAIRS = 1 << 19
 
 
@@ -35,7 +35,7 @@ _CHECKED_PAIRS = 1 << 19
 class LocalizedRule:
     """A localized threshold for any image, calibrated on scores and embeddings.
 
-    Usable alone: `fit` takes embeddings and true-label scores, `thresholds` takes embeddings.
+    It can be used alone: `fit` takes embeddings and true-label scores, `thresholds` takes embeddings.
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class LocalizedRule:
     miscoverage : float
     level : {"loo", "exact", "upper", "certified"}
     eta : float or None
-        The local level; None where it differs from image to image (`exact`, `upper`).
+        The local level; None if it differs between images (`exact`, `upper`).
     cut : float
-        What the mass F(t) must reach, see above; nan for `exact` and `upper`.
+        What the mass F(t) must reach, see the module; nan for `exact` and `upper`.
     below, total : ndarray of shape (n,)
         A_i and B_i of METHOD.md 5.
     always_infinite : bool
@@ -103,11 +103,11 @@ class LocalizedRule:
             delta.
         level : {"loo", "exact", "upper", "certified"}
         grid : int or None
-            Number of levels that `loo` may choose from; None takes the critical value itself.
+            Number of levels from which `loo` may choose; None takes the critical value itself.
         device : str, optional
             A torch device for the kernel masses.
         masses : two ndarrays of shape (n,), optional
-            A_i and B_i as an earlier fit found them, for points in its order.
+            A_i and B_i from an earlier fit; the points are then in that fit's order.
         """
         if masses is None:
             order = canonical_order(embeddings, scores)
@@ -137,13 +137,13 @@ class LocalizedRule:
         )
 
     def masses_hold(self) -> bool:
-        """Whether A_i and B_i are those of the points: of all up to 724, else of some rows over the whole range."""
+        """Whether A_i and B_i fit the points: checked for all of up to 724, else for some rows over the whole range."""
         n = len(self.scores)
         rows = np.unique(np.linspace(0, n - 1, min(n, 1 + _CHECKED_PAIRS // max(n, 1))).astype(np.int64))
         first = np.searchsorted(self.scores, self.scores[rows], side="left")
         distances = kernels.cosine_distances(self.embeddings[rows], self.embeddings)
         below, total = kernels.prefix_masses(kernels.kernel_weights(distances * (1.0 / self.bandwidth)), first[:, None])
-        # A distance is off by some 1e-16, and the kernel sees it divided by the bandwidth.
+        # A distance has an error of about 1e-16, which the kernel divides by the bandwidth.
         slack = 1e-6 + 1e-13 / self.bandwidth
         return bool(
             np.allclose(below[:, 0], self.below[rows], rtol=slack, atol=slack)
@@ -168,15 +168,15 @@ class LocalizedRule:
         Parameters
         ----------
         weights : ndarray of shape (m, n) or wider
-            Columns beyond the n points are fillers of weight zero.
+            Columns beyond the n points are padding of weight zero.
 
         Returns
         -------
         thresholds : ndarray of shape (m,)
             A calibration score or +inf, never -inf.
         margins : ndarray of shape (m,)
-            By how much the masses may be off without a change of the threshold, in units of `mass_error`; 0
-            where that is not known (`exact` and `upper`).
+            How far the masses may be off without changing the threshold, in units of `mass_error`; 0 if unknown
+            (`exact` and `upper`).
         """
         n = len(self.scores)
         rank = conformal_rank(n, miscoverage=self.miscoverage)
@@ -197,7 +197,7 @@ class LocalizedRule:
 
 
 def canonical_order(embeddings: FloatArray, scores: FloatArray) -> IntArray:
-    """Ascending by score; equal scores by their embeddings, so that input order leaves no trace."""
+    """Order by ascending score; ties by embeddings, so that the result does not depend on the input order."""
     order = np.argsort(scores, kind="stable")
     _, starts, counts = np.unique(scores[order], return_index=True, return_counts=True)
     for start, stop in zip(starts[counts > 1], (starts + counts)[counts > 1], strict=True):
@@ -212,7 +212,7 @@ def first_positions(scores: FloatArray) -> IntArray:
 
 
 def cut_exceeding(level: float) -> float:
-    """Cut for the rule 'F(t) > level', tested as F(t) > level + 1e-12."""
+    """Cut for the rule 'F(t) > level', which is tested as F(t) > level + 1e-12."""
     return math.nextafter(level + LEVEL_TOLERANCE, math.inf)
 
 
@@ -220,8 +220,8 @@ def loo_level(masses: FloatArray, *, rank: int, grid: int | None) -> tuple[float
     """Level and cut of the rule `loo`, from the leave-one-out masses a_i = A_i / B_i.
 
     The level is the smallest of {0, 1/(grid-1), ..., 1} that covers at least `rank` points, i.e. a_i < level. Coverage
-    is a step function of the level, so no search is needed: the level must lie above the rank-th smallest mass, which
-    is itself the level where there is no grid.
+    is a step function of the level, so no search is needed: the level must be above the rank-th smallest mass. Without
+    a grid, that mass itself is the level.
 
     Returns
     -------
@@ -266,14 +266,14 @@ def upper_cuts(weights: kernels.Weights, *, below: FloatArray, total: FloatArray
 def exact_positions(
     weights: kernels.Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
 ) -> IntArray:
-    """Position of the threshold of the rule `exact` (Guan's counting, in the form that a search can use).
+    """Position of the threshold of the rule `exact` (Guan's counting, in a form that allows a search).
 
     For k = 1, ..., n + 1 let S_k count the points that a candidate just below the k-th score would
     leave below it: #{V_i < V_k, theta_i < theta~_k} + #{V_i >= V_k, theta^p_i < theta~_k} with
     theta_i = A_i / (B_i + h_i), theta^p_i = (A_i + h_i) / (B_i + h_i) and theta~_k the test point's own
-    mass below V_k. S_k never decreases, so a search finds the largest k with S_k < rank: it starts where the
-    level without the test point would end, moves by the count it misses the rank by, and falls back on
-    bisection, so that a row costs two or three counts instead of log2(n).
+    mass below V_k. S_k never decreases, so a search finds the largest k with S_k < rank. It starts where the level
+    without the test point would end, moves by the difference between count and rank, and falls back on bisection.
+    So a row costs two or three counts instead of log2(n).
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ def exact_positions(
 def _counted_positions(
     weights: kernels.Weights, *, below: FloatArray, total: FloatArray, first: IntArray, rank: int
 ) -> IntArray:
-    """`exact_positions` for so few rows that what is counted over and over stays in the cache."""
+    """`exact_positions` for a few rows, so that the arrays that are counted repeatedly stay in the cache."""
     m, n = weights.shape
     cumulative = np.zeros((m, n + 1))
     np.cumsum(weights, axis=1, out=cumulative[:, 1:])
@@ -319,7 +319,7 @@ def _counted_positions(
 
     def missing(rows: IntArray, positions: IntArray) -> IntArray:
         """rank - S_k for some rows, each at its own position."""
-        # Rows are copied only once some of them are done.
+        # Rows are copied only after some of them are done.
         some: slice | IntArray = slice(None) if len(rows) == m else rows
         edge = edges[positions]
         bound = (cumulative[rows, edge] / scale[rows] - LEVEL_TOLERANCE)[:, None]
@@ -329,7 +329,7 @@ def _counted_positions(
 
     level = kth_smallest(below / total, rank=rank)
     start = np.searchsorted(edges, np.count_nonzero(cumulative <= level * scale[:, None], axis=1)) - 1
-    # Largest position in 0..n, row by row, at which the count still misses its rank; position 0 always does.
+    # Largest position in 0..n, per row, at which the count is still below the rank; position 0 always qualifies.
     low, high = np.zeros(m, dtype=np.int64), np.full(m, n + 1, dtype=np.int64)
     rows, probe = np.arange(m), np.clip(start, 1, n)
     for n_probes in count(1):

@@ -29,7 +29,7 @@ from calcode.method.scores import aps_scores, label_sets, true_label_scores
 from calcode.method.settings import Settings, parameters_section
 from calcode.method.singles import NOT_CERTIFIED, SinglesCertificate, second_labels
 
-#: The step that makes what is missing, where it is not the last one.
+#: The step that makes a missing attribute, if it is not the last step.
 _MADE_BY = {"audit_": "fit_audit", "bandwidth_": "discover_tail"}
 
 
@@ -84,14 +84,14 @@ class Calcode(Settings):
     classes_: tuple[str, ...]
     #: What this model promises and what it does not, in plain words (METHOD.md 10).
     promises_: tuple[str, ...]
-    #: Classes whose threshold is +inf for every image, with their accepted calibration images. A set that always holds
-    #: a label says nothing about it: its coverage of 100 % is no achievement.
+    #: Classes whose threshold is +inf for every image, with their number of accepted calibration images. A set that
+    #: always holds a label says nothing about that label: its coverage of 100 % is no achievement.
     in_every_set_: dict[str, int]
     calibration_labels_: IntArray
     versions_: dict[str, str]
-    #: What a site needs of home (SITE.md S16); None in a model file written before it was kept.
+    #: What a site needs from home (SITE.md S16); None in older model files, which did not keep it.
     sums_: HomeSums | None = None
-    #: What `certify_singles` found (SITE.md S17).
+    #: Result of `certify_singles` (SITE.md S17).
     certificate_: SinglesCertificate | None = None
 
     # ------------------------------------------------------------------ fitting
@@ -112,10 +112,10 @@ class Calcode(Settings):
         reference, validation, gate, calibration : Evidence
             Disjoint roles; `validation` and `calibration` need labels inside the label space.
         device : str, optional
-            A torch device such as "cuda" for the products: faster from some ten thousand images on. Sums in another
-            order may change last digits of what is fitted.
+            A torch device such as "cuda" for the products; faster from about ten thousand images on. Sums in another
+            order may change the last digits of what is fitted.
         """
-        # The stages check again what they are given; here all roles are checked before any work.
+        # The steps check their arguments again; here all roles are checked before any work.
         self._checked_settings(reference)
         roles.checked_roles(
             {"reference": reference, "validation": validation, "gate": gate, "calibration": calibration}
@@ -136,7 +136,7 @@ class Calcode(Settings):
         self.evidence_format_, self.classes_ = expected, expected.classes
         self.role_hashes_ = hashes
         self.manifest_ = {role: _manifest_entry(evidence) for role, evidence in given.items()}
-        # Needed again once calibration has come: home's sums are over all three.
+        # Kept until calibration: the home sums are over all three roles.
         self._summed_roles = (reference, validation)
         self.audit_ = None
         if settings.audit is not None:
@@ -216,7 +216,7 @@ class Calcode(Settings):
         return self
 
     def calibrate(self, *, calibration: Evidence, device: str | None = None) -> Self:
-        """Calibrate the localized rule and the guards; audit, bandwidth and classes stay as they are."""
+        """Calibrate the localized rule and the guards; audit, bandwidth and protected classes stay unchanged."""
         bandwidth, settings = self.bandwidth_, self.settings_
         if len(calibration) == 0:
             raise RoleError("calibration: the role is empty")
@@ -264,7 +264,7 @@ class Calcode(Settings):
         device: str | None = None,
         masses: tuple[FloatArray, FloatArray] | None = None,
     ) -> None:
-        """Take over the calibrated rule and build the guards from its points, or from `masses` that a file kept."""
+        """Store the calibrated rule and build the guards from its points, or from `masses` that a file kept."""
         settings, shares = self.settings_, self.settings_.guard_miscoverage
         self.rule_ = rule
         self.calibration_labels_ = labels
@@ -304,7 +304,7 @@ class Calcode(Settings):
         Parameters
         ----------
         evidence : Evidence
-            Same classes, prompts, dimension, prompt digest and backbone as at fit; labels are not looked at.
+            Same classes, prompts, dimension, prompt digest and backbone as at fit; labels are ignored.
         """
         self.evidence_format_.require(evidence, role="evidence")
         self.role_hashes_.require_new("evidence", roles.identities(evidence))
@@ -314,7 +314,7 @@ class Calcode(Settings):
         blocks = list(core_blocks(n))
         if len(blocks) <= 1:
             return self._decisions(evidence, p_audit, localized, guarded)
-        _ = self.digest_  # made once, not by every thread
+        _ = self.digest_  # computed once here, not by every thread
         decided: dict[int, Decisions] = {}
 
         def decide_block(rows: slice) -> None:
@@ -324,17 +324,17 @@ class Calcode(Settings):
         return Decisions.concatenate([decided[rows.start] for rows in blocks])
 
     def certify_singles(self, evidence: Evidence, risk: float = 0.05, confidence: float = 0.9) -> SinglesCertificate:
-        """Check on a sample of its own how often answers of one label are wrong (SITE.md S17).
+        """Check on a separate sample how often answers of one label are wrong (SITE.md S17).
 
-        If the sample cannot show that at most `risk` of them are, every later single answer gets a second label.
+        If the sample cannot show that at most `risk` of them are wrong, every later single answer gets a second label.
 
         Parameters
         ----------
         evidence : Evidence
-            Labelled images that are not in validation, gate or calibration; where a group has several, one is drawn.
-            Reference images may serve: the audit leaves an image's own row out.
+            Labelled images that are not in validation, gate or calibration; one per group is drawn. Reference images
+            may be used: the audit ignores an image's own row.
         risk, confidence : float
-            Allowed share of wrong single answers, and how sure it must be.
+            Allowed share of wrong single answers, and the required confidence.
 
         Examples
         --------
@@ -396,11 +396,11 @@ class Calcode(Settings):
         )
 
     def predict_set(self, evidence: Evidence) -> BoolArray:
-        """The guarded sets of every image, deferred or not; shape (n, K)."""
+        """The guarded sets of every image, including deferred ones; shape (n, K)."""
         return self.decide(evidence).sets
 
     def prepare(self) -> Self:
-        """Make now what the first decision would make, so that several threads do not each make their own."""
+        """Build now what the first decision would build, so that several threads do not each build their own."""
         if "_search" not in vars(self):
             self._search = tail.GuardedThresholds(self.rule_, guards=self.guards_, n_classes=len(self.classes_))
         if self.audit_ is not None:
@@ -464,14 +464,14 @@ class Calcode(Settings):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # Only for what is not there.
+            # Called only for missing attributes.
             raise NotFittedError(f"the model is not fitted: call {_MADE_BY.get(name, 'fit')} first")
 
     # ------------------------------------------------------------------ files
 
     @cached_property
     def digest_(self) -> str:
-        """SHA-256 of the model's settings and what was fitted, as its file carries it."""
+        """SHA-256 of the model's settings and fitted values, as stored in its file."""
         from calcode.method.model_file import model_digest
 
         return model_digest(self)
@@ -493,17 +493,17 @@ class Calcode(Settings):
 
     @classmethod
     def load(cls, path: str | Path, *, trusted: Sequence[str | Path] | None = None) -> Calcode:
-        """Read a model file; one that is truncated, altered, foreign or too new is refused.
+        """Read a model file; refuse one that is truncated, altered, of another program, or too new.
 
         Parameters
         ----------
         path : path-like
         trusted : sequence of str or path-like, optional
-            Public keys; the file must be signed by one of them (`calcode model sign`). Not given: not checked.
+            Public keys; the file must be signed by one of them (`calcode model sign`). None: not checked.
 
         Examples
         --------
-        What was saved decides alike, on any machine::
+        A loaded model decides like the saved one, on any machine::
 
             model.save("model.safetensors")
             Calcode.load("model.safetensors").decide(evidence)
@@ -525,7 +525,7 @@ class Calcode(Settings):
         return self.checked(evidence.classes, n_prompts=evidence.n_prompts)
 
     def _forget(self) -> None:
-        """Drop what an earlier fit found, so that no step builds on a stale one."""
+        """Drop the results of an earlier fit, so that no step uses outdated ones."""
         for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
             delattr(self, name)
 
@@ -536,7 +536,7 @@ if Calcode.__doc__ is not None:  # python -OO has none
 
 @cache
 def library_versions() -> dict[str, str]:
-    """Versions of what a fit depends on, kept with the model."""
+    """Versions of the libraries that a fit depends on; kept with the model."""
     return {"calcode": __version__} | {name: version(name) for name in ("numpy", "scikit-learn", "scipy")}
 
 

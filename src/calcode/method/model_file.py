@@ -47,19 +47,19 @@ if TYPE_CHECKING:
     from calcode.site import SiteModel
 
 _SLACK = 1e-9
-#: The tensors of a model, apart from those of its audit: "n" calibration points, "K" classes, "d" dimensions and
-#: "p" = 1 + d + K of a site's features.
+#: Rules for the tensors of a model without those of its audit: "n" calibration points, "K" classes, "d" dimensions and
+#: "p" = 1 + d + K features of a site.
 _CALIBRATION = {
     "calibration_embeddings": TensorRule("n d", unit=True),
     "calibration_scores": TensorRule("n", 0.0, 1.0 + _SLACK, ascending=True),
     "below": TensorRule("n", 0.0),
     "total": TensorRule("n", 0.0),
 }
-#: A_i and B_i of a guard's points among their class; files written before they were kept lack them.
+#: A_i and B_i of a guard's points within their class; older files lack them.
 _GUARDS = {"guard_below": TensorRule("n", 0.0), "guard_total": TensorRule("n", 0.0)}
 _SUMS = {"home_outer": TensorRule("p p"), "home_by_class": TensorRule("p K"), "home_scores": TensorRule("N", 0.0, 1.0)}
 _HASHES = {(role, kind): f"hashes_{role}_{kind}" for role in FITTED_ROLES for kind in ("ids", "groups")}
-#: Ascending gate values of each diagnostic, with their range.
+#: Range of the ascending gate values of each diagnostic.
 _GATES = {
     "distance": (-_SLACK, 2.0 + _SLACK),
     "energy": (-1e300, 1e300),
@@ -68,9 +68,9 @@ _GATES = {
     "fused": (-_SLACK, 1.0),
 }
 _GRAPH = {"graph_levels": "<i4", "graph_offsets": "<u8", "graph_links": "<i4"}
-#: How far sums from another machine may be off.
+#: Allowed difference of sums computed on another machine.
 _ROUNDING = 1e-6
-#: What a version says about itself need not be what this one would say.
+#: Entries of the metadata that may differ from what this version would write.
 _FREE = frozenset({"format", "versions", "settings", "notice"})
 
 
@@ -90,7 +90,7 @@ def model_digest(model: Calcode) -> str:
 
 
 def save_model(model: Calcode, path: Path) -> None:
-    """Write the file, after the checks that reading it makes."""
+    """Write the file after the same checks as on reading."""
     metadata, tensors = _metadata(model), _tensors(model)
     written = Artifact(path, HOME_KEY, plain_metadata(metadata), tensors, digest="")
     model_from(written, fault="not written, the model makes no sense")
@@ -107,7 +107,7 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
         "total": rule.total,
     }
     if any(guard.local is not None for guard in model.guards_):
-        # Every point has one class: one number each holds what all guards need.
+        # Every point has one class, so one number per point holds what all guards need.
         tensors |= {name: np.zeros(len(rule.scores)) for name in _GUARDS}
         for guard in model.guards_:
             if guard.local is not None:
@@ -119,7 +119,7 @@ def _tensors(model: Calcode) -> dict[str, AnyArray]:
         tensors |= {"home_outer": model.sums_.outer, "home_by_class": model.sums_.by_class}
         tensors["home_scores"] = np.concatenate(model.sums_.scores)
     for entry, hashes in model.role_hashes_.hashes.items():
-        # Sorted, so that the order tells nothing about the rows.
+        # Sorted, so that the order reveals nothing about the rows.
         tensors[_HASHES[entry]] = np.array(sorted(hashes), dtype="S32").view(np.uint8).reshape(len(hashes), 32)
     return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
 
@@ -146,19 +146,19 @@ def _metadata(model: Calcode) -> dict[str, Any]:
 
 
 def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
-    """The model in a file, if its parts make sense together; what follows from the rest is computed and compared.
+    """Build the model from a file and check that its parts are consistent; derived values are recomputed and compared.
 
-    Scores and gate values are not: they need images. A_i and B_i are for some rows only where there are many.
+    Scores and gate values are not checked: they need images. With many points, A_i and B_i are checked for some rows.
 
     Parameters
     ----------
     artifact : Artifact
     fault : str
-        What to say of a model that makes no sense.
+        What the error says of an inconsistent model.
     """
     metadata, tensors = artifact.metadata, dict(artifact.tensors)
     with making_sense(artifact, fault=fault):
-        # Settings, classes and every tensor by itself.
+        # Settings, classes and each tensor.
         values = metadata["settings"]
         if metadata["format"] == 1:
             values = {"keep_top": False} | values | ({"bandwidth": "auto"} if values["bandwidth"] is None else {})
@@ -192,8 +192,8 @@ def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
         check_tensors(tensors, rules, sizes=sizes)
         labels = tensors["calibration_labels"]
 
-        # The parts of the model, and whether they fit together.
-        # The canonical JSON sorts names; the roles come back in the order in which they were used.
+        # The parts of the model, and whether they fit together. The canonical JSON sorts names; here the roles get back
+        # the order in which they were used.
         model.manifest_ = {role: metadata["manifest"][role] for role in FITTED_ROLES}
         model.role_hashes_ = RoleHashes(
             bytes.fromhex(metadata["ledger_key"]),
@@ -207,7 +207,7 @@ def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
         model.bandwidth_trace_ = tuple(restored(BandwidthTrial, trial) for trial in metadata["bandwidth_trace"])
         model.tail_evidence_ = tuple(restored(ClassEvidence, row) for row in metadata["tail_evidence"])
         model.versions_ = metadata["versions"]
-        # Files written before these were kept load all the same.
+        # Older files without these values load too.
         if sums is not None:
             refuse({"the images behind the sums are not counted": not has_type(sums["counts"], tuple[int, ...])})
             model.sums_ = HomeSums(
@@ -221,7 +221,7 @@ def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
         refuse(_contradictions(model, counts_names=metadata["format"] > 1))
         refuse({"the notice is no text": not isinstance(metadata["notice"], str)})
 
-        # Protected classes, level, cut and guards once more, from what they were made of.
+        # Protected classes, level, cut and guards are computed again from their inputs.
         model.tail_reasons_ = discover_tail(
             model.tail_evidence_,
             min_class_count=settings.min_class_count,
@@ -264,16 +264,16 @@ def model_from(artifact: Artifact, *, fault: str = "altered") -> Calcode:
                     for name, own in local.items()
                 }
             )
-    # What the file carries, also where this version would write it differently.
+    # Keep the file's digest, even if this version would write the file differently.
     if artifact.digest:
         model.digest_ = artifact.digest
     return model
 
 
 def _contradictions(model: Calcode, *, counts_names: bool) -> dict[str, bool]:
-    """What must not be so among settings, manifest, hashes, audit, bandwidth and evidence, and whether it is.
+    """Faults among settings, manifest, hashes, audit, bandwidth and evidence, each with whether it is present.
 
-    The first format's manifest does not count ids and groups.
+    The manifest of format 1 does not count ids and groups.
     """
     settings, audit, sums, manifest = model.settings_, model.audit_, model.sums_, model.manifest_
     trace, rows = model.bandwidth_trace_, model.tail_evidence_
@@ -369,9 +369,9 @@ def audit_tensors(audit: SupportAudit) -> dict[str, AnyArray]:
 def restore_audit(
     facts: Any, tensors: dict[str, AnyArray], *, n_neighbors: int, trim: int, fused: FusedRule, sizes: dict[str, int]
 ) -> SupportAudit:
-    """The audit that `audit_tensors` and `SupportAudit.facts` were made of; its tensors are taken out of `tensors`.
+    """Rebuild the audit from `audit_tensors` and `SupportAudit.facts`; its tensors are removed from `tensors`.
 
-    Sizes: "r" images of the reference, "g" that give the p-values, "b" that give the ranks inside `fused`.
+    Sizes: "r" reference images, "g" gate images for the p-values, "b" gate images for the ranks inside `fused`.
     """
     refuse({"the audit's facts are no object": not isinstance(facts, dict)})
     name, aurocs = facts["name"], facts["aurocs"]

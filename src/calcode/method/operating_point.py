@@ -1,4 +1,4 @@
-"""The validation-selected operating point (METHOD.md 9): which coverage and which deferral level cost least."""
+"""The operating point selected on validation (METHOD.md 9): which coverage and which deferral level cost least."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ DEFERRAL_LEVELS = (0.01, 0.02, 0.05, 0.10)
 COVERAGE_FLOOR = 0.95
 ACCEPTED_FLOOR = 50
 INFORMATIVE_FLOOR = 0.02
-#: Constraints in the order in which they are given up when no point meets them all.
+#: Constraints in the order in which they are dropped if no point meets them all.
 RELAXATIONS = ("informative", "count", "coverage")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridPoint:
-    """One operating point and what the cross-fit saw there on validation.
+    """One operating point and its cross-fit results on validation.
 
-    Coverage, worst-class coverage and set size are over answered images: accepted, and the held-out set not empty.
-    Deferral is the share that is not answered. Without an answered image the first three are nan.
+    Coverage, worst-class coverage and set size are over answered images: accepted, with a held-out set that is not
+    empty. Deferral is the share that is not answered. Without an answered image the first three are nan.
     """
 
     target_coverage: float
@@ -43,7 +43,7 @@ class GridPoint:
     risk: float
 
     def meets(self, constraint: str) -> bool:
-        """Whether one of the three constraints holds here."""
+        """Whether this point meets one of the three constraints."""
         if constraint == "coverage":
             return self.coverage >= COVERAGE_FLOOR
         if constraint == "count":
@@ -53,9 +53,9 @@ class GridPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatingPoint:
-    """The chosen point, the constraints that had to be relaxed for it, and every point that was scored.
+    """The chosen point, the constraints that were relaxed for it, and every point that was scored.
 
-    It was chosen on validation and adds no guarantee; fit a model with its `miscoverage` and `deferral_level`.
+    It was chosen on validation and adds no guarantee. Fit a model with its `miscoverage` and `deferral_level`.
     """
 
     chosen: GridPoint
@@ -92,15 +92,15 @@ def select_operating_point(
     costs: Costs | str | Sequence[float] = "balanced",
     model: Calcode | None = None,
 ) -> OperatingPoint:
-    """Operating point of least risk on validation alone, for the audit plus localized rule without guard.
+    """Operating point of least risk on validation alone, for the audit and the localized rule without guards.
 
-    The policy is the paper's: an empty set is a deferral here, whatever `keep_top` says.
+    The policy is the paper's: an empty set counts as a deferral, whatever `keep_top` says.
 
     Every point of target coverage {0.90, 0.925, 0.95} x deferral level {0.01, 0.02, 0.05, 0.10} is scored by the
-    cross-fit, each with the bandwidth that the method would choose there. The least risk wins among the
-    points with coverage >= 0.95, at least 50 accepted images and an informative rate >= 0.02; if there is none,
-    the informative rate is given up, then the count, then the coverage. Ties go to the higher target coverage,
-    then to the lower deferral level.
+    cross-fit, each with the bandwidth that the method would choose there. The least risk wins among the points with
+    coverage >= 0.95, at least 50 accepted images and an informative rate >= 0.02. If there is no such point, the
+    informative rate is dropped, then the count, then the coverage. Ties go to the higher target coverage, then to
+    the lower deferral level.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def select_operating_point(
     costs : Costs, name of a regime, or (c_err, c_set, c_def)
         "balanced", "safety-heavy", "deferral-expensive" or "efficiency-heavy".
     model : Calcode, optional
-        Holds the other settings (trim, audit, bandwidth, ...); it is not fitted or changed.
+        Holds the other settings (trim, audit, bandwidth, ...); it is neither fitted nor changed.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def select_operating_point(
 
     Examples
     --------
-    Choose on the roles that come before calibration, then fit with what was chosen::
+    Choose on the roles before calibration, then fit with the chosen values::
 
         point = select_operating_point(reference=reference, validation=validation, gate=gate, costs="safety-heavy")
         model = Calcode(miscoverage=point.miscoverage, deferral_level=point.deferral_level)
@@ -158,7 +158,7 @@ def select_operating_point(
                     )
                 held_out = cross_fit.judge(bandwidth=float(bandwidth), miscoverage=miscoverage, grid=grid)
                 sets = held_out.sets
-            # What it costs, from the held-out sets of the accepted images.
+            # Scores of the point, from the held-out sets of the accepted images.
             answered = sets.any(axis=1)
             shown, own = sets[answered], labels[answered]
             n, size, covered = len(own), shown.sum(axis=1), shown[np.arange(len(own)), own]
@@ -184,7 +184,7 @@ def select_operating_point(
 
 
 def least_risk(points: Sequence[GridPoint]) -> tuple[GridPoint, tuple[str, ...]]:
-    """The best feasible point, giving up constraints in their order until there is one."""
+    """The best feasible point; constraints are dropped in their order until there is one."""
     for given_up in range(len(RELAXATIONS) + 1):
         kept = RELAXATIONS[given_up:]
         feasible = [point for point in points if all(point.meets(constraint) for constraint in kept)]

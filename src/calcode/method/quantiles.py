@@ -1,4 +1,4 @@
-"""Order statistics with the n + 1 rule: every ``ceil((n + 1)(1 - miscoverage))`` of the project is here."""
+"""Order statistics with the n + 1 rule: the only place that computes ``ceil((n + 1)(1 - miscoverage))``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CEIL_SLACK = 1e-9
 
 
 def conformal_rank(n: int, *, miscoverage: float) -> int:
-    """Rank k = ceil((n + 1)(1 - miscoverage)) of the order statistic that a threshold takes.
+    """Rank k = ceil((n + 1)(1 - miscoverage)) of the order statistic used as threshold.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def conformal_quantile(scores: FloatArray, *, miscoverage: float) -> float:
 
 
 def kth_smallest(values: FloatArray, *, rank: int) -> float:
-    """The `rank`-th smallest value (1-based), +inf when there are fewer values than that."""
+    """The `rank`-th smallest value (1-based); +inf if there are fewer values."""
     if rank > len(values):
         return math.inf
     return float(np.partition(values, rank - 1)[rank - 1])

@@ -1,4 +1,4 @@
-"""The data roles of METHOD.md 1: what evidence must look like, and that no image or group has two roles."""
+"""The data roles of METHOD.md 1: checks of evidence, and that no image or group has two roles."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from calcode.arrays import IntArray
 from calcode.errors import EvidenceError, MismatchError, RoleError
 from calcode.method.evidence import Evidence
 
-#: Different images from which on two roles cannot have the same ones by chance.
+#: Two roles with the same embeddings, at least this many of them different, cannot agree by chance.
 _TELLING = 20
 #: Bytes of a keyed hash.
 HASH_BYTES = 16
-#: The roles that a fit uses, in the order in which it does.
+#: The roles of a fit, in the order of their use.
 FITTED_ROLES = ("reference", "validation", "gate", "calibration")
 _SHOWN = 5
 _COMPARED = {
@@ -32,14 +32,14 @@ _COMPARED = {
 
 
 def keyed_hashes(key: bytes, values: Iterable[str | bytes]) -> list[bytes]:
-    """Hashes that stand for ids and groups in a file, as hex, in their order.
+    """Keyed hashes, as hex and in order, that replace ids and groups in a file.
 
     Examples
     --------
     >>> [len(digest) for digest in keyed_hashes(bytes(16), ["patient 7", "patient 8"])]
     [32, 32]
     """
-    # A hash that has taken the key in already: a copy of it costs a third of a new one.
+    # A hash that already contains the key: copying it costs a third of creating a new one.
     keyed = hashlib.blake2b(key=key, digest_size=HASH_BYTES)
     hashed = []
     for value in values:
@@ -61,7 +61,7 @@ class EvidenceFormat:
 
     @classmethod
     def from_evidence(cls, evidence: Evidence) -> Self:
-        """What this evidence looks like."""
+        """The format of this evidence."""
         return cls(
             classes=evidence.classes,
             n_prompts=evidence.n_prompts,
@@ -71,7 +71,7 @@ class EvidenceFormat:
         )
 
     def require(self, evidence: Evidence, *, role: str) -> None:
-        """Raise `MismatchError` naming the first thing that differs."""
+        """Raise `MismatchError` that names the first difference."""
         if type(evidence) is not Evidence:
             require_evidence(evidence, role=role)
         found = {
@@ -90,12 +90,12 @@ class EvidenceFormat:
 
 
 def checked_roles(roles: Mapping[str, Evidence]) -> tuple[EvidenceFormat, RoleHashes]:
-    """Check that roles fit together and are disjoint (METHOD.md 1), before any work is done.
+    """Check that the roles match and are disjoint (METHOD.md 1), before any work is done.
 
     Parameters
     ----------
     roles : mapping of str to Evidence
-        By role name, the reference first: the others must look like it.
+        By role name, the reference first: the others must have its format.
     """
     for role, evidence in roles.items():
         require_evidence(evidence, role=role)
@@ -107,7 +107,7 @@ def checked_roles(roles: Mapping[str, Evidence]) -> tuple[EvidenceFormat, RoleHa
         if role in ("validation", "calibration"):
             labels_in_space(evidence, role=role)
     for (role, evidence), (other, earlier) in itertools.combinations(roles.items(), 2):
-        # Seen even where there are neither ids nor groups to compare.
+        # Works even if there are no ids or groups to compare.
         same = np.array_equal(evidence.embeddings, earlier.embeddings)
         if same and len(np.unique(evidence.embeddings, axis=0)) >= _TELLING:
             raise RoleError(
@@ -120,7 +120,7 @@ def checked_roles(roles: Mapping[str, Evidence]) -> tuple[EvidenceFormat, RoleHa
 
 
 def require_evidence(given: object, *, role: str) -> None:
-    """Raise unless it is `Evidence`: what a feature file gives is a cohort that holds it."""
+    """Raise unless `given` is `Evidence`; a feature file, for example, yields a cohort that holds it."""
     if isinstance(given, Evidence):
         return
     remedy = "pass cohort.evidence" if hasattr(given, "evidence") else "make it with Evidence.from_text(...)"
@@ -128,7 +128,7 @@ def require_evidence(given: object, *, role: str) -> None:
 
 
 def labels_in_space(evidence: Evidence, *, role: str) -> IntArray:
-    """The labels, none of them missing and none outside the label space, or a `RoleError`."""
+    """Return the labels; raise `RoleError` if they are missing or one is outside the label space."""
     if evidence.labels is None:
         raise RoleError(f"{role}: labels are needed and the evidence has none")
     outside = np.flatnonzero(evidence.labels < 0)
@@ -148,12 +148,12 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RoleHashes:
-    """Who was in which role, as keyed hashes: the overlap check of METHOD.md 1 without ids in clear.
+    """Members of each role as keyed hashes: the overlap check of METHOD.md 1 without ids in clear text.
 
     Parameters
     ----------
     key : bytes
-        Differs from model to model, so that hashes of two models cannot be joined.
+        Differs between models, so that hashes of two models cannot be linked.
     hashes : dict
         (role, "ids" or "groups") to 16-byte hashes in hexadecimal digits.
     """
@@ -162,14 +162,14 @@ class RoleHashes:
     hashes: dict[tuple[str, str], frozenset[bytes]] = field(default_factory=dict)
 
     def admit(self, role: str, evidence: Evidence) -> RoleHashes:
-        """The hashes with one more role, after the check that it overlaps with none before."""
+        """Return the hashes with one more role, after checking that it overlaps with no earlier role."""
         named = identities(evidence)
         self.require_disjoint(role, named)
         added = {(role, kind): frozenset(keyed_hashes(self.key, values)) for kind, values in named.items()}
         return RoleHashes(self.key, self.hashes | added)
 
     def require_disjoint(self, role: str, named: Mapping[str, Collection[str]]) -> None:
-        """Raise `RoleError` naming the ids or groups, as `identities` gives them, that another role holds already."""
+        """Raise `RoleError` that names the ids or groups, as from `identities`, that another role already holds."""
         for kind, values in named.items():
             digests = keyed_hashes(self.key, values)
             for (other, other_kind), known in self.hashes.items():
@@ -181,7 +181,7 @@ class RoleHashes:
                     )
 
     def require_new(self, argument: str, named: Mapping[str, Collection[str]]) -> None:
-        """Raise `RoleError` naming the ids or groups, as `identities` gives them, that the model was fitted on."""
+        """Raise `RoleError` that names the ids or groups, as from `identities`, on which the model was fitted."""
         for kind, values in named.items():
             digests = keyed_hashes(self.key, values)
             for (role, role_kind), known in self.hashes.items():
@@ -194,7 +194,7 @@ class RoleHashes:
                     )
 
     def holds(self, kind: str, values: Iterable[str]) -> list[bool]:
-        """Whether each id ("ids") or group ("groups") was in any role; an empty value was in none."""
+        """Whether each id ("ids") or group ("groups") was in any role; an empty value never was."""
         known, asked = self._in_any_role.get(kind, frozenset()), list(values)
         if not known:
             return [False] * len(asked)
@@ -203,7 +203,7 @@ class RoleHashes:
         ]
 
     def first_words(self) -> dict[str, IntArray]:
-        """First eight bytes of every hash that a role holds, as numbers, for "ids" and "groups" as far as there are."""
+        """First eight bytes of every hash in any role, as numbers, for "ids" and "groups" if present."""
         return {
             kind: np.array([bytes.fromhex(digest[:16].decode()) for digest in digests], dtype="V8").view(np.int64)
             for kind, digests in self._in_any_role.items()
@@ -219,14 +219,14 @@ class RoleHashes:
 
 
 def _shared(values: Iterable[str], digests: Iterable[bytes], known: Collection[bytes]) -> tuple[int, str]:
-    """How many values have a known hash, and the first of them."""
+    """Count the values that have a known hash, and list the first of them."""
     shared = sorted(value for value, digest in zip(values, digests, strict=True) if digest in known)
     more = f" and {len(shared) - _SHOWN:,} more" if len(shared) > _SHOWN else ""
     return len(shared), f"{', '.join(shared[:_SHOWN])}{more}"
 
 
 def identities(evidence: Evidence) -> dict[str, set[str]]:
-    """The different ids and groups, as far as the evidence has them; an empty text means a missing value."""
+    """The different ids and groups that the evidence has; an empty text is a missing value."""
     columns = {"ids": evidence.ids, "groups": evidence.groups}
     return {
         kind: {value for value in column.tolist() if value} for kind, column in columns.items() if column is not None

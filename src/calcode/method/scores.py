@@ -6,7 +6,7 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 
-#: Up to here comparing all pairs of classes is faster than sorting every row.
+#: Up to this number of classes, comparing all pairs is faster than sorting every row.
 _FEW_CLASSES = 16
 
 
@@ -53,7 +53,7 @@ def aps_scores(probabilities: FloatArray) -> FloatArray:
 
 
 def sorted_aps_scores(probabilities: FloatArray) -> FloatArray:
-    """`aps_scores` by sorting every row: the readable form, used where there are many classes; shape (n, K)."""
+    """`aps_scores` by sorting every row: the readable form, used for many classes; shape (n, K)."""
     order = label_order(probabilities)
     cumulative = np.minimum(np.cumsum(np.take_along_axis(probabilities, order, axis=1), axis=1), 1.0)
     cumulative[:, -1] = 1.0
@@ -75,7 +75,7 @@ def true_label_scores(scores: FloatArray, labels: IntArray) -> FloatArray:
 
 
 def label_sets(scores: FloatArray, thresholds: float | FloatArray) -> BoolArray:
-    """{y: s(x, y) <= threshold} (Eqs. 12 and 16): a score at the threshold is in.
+    """{y: s(x, y) <= threshold} (Eqs. 12 and 16); a score equal to the threshold is in the set.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def saps_scores(probabilities: FloatArray, uniforms: FloatArray, *, penalty: flo
 
 
 def _draws_by_label(uniforms: FloatArray, probabilities: FloatArray) -> FloatArray:
-    """One draw per image as a column, or draws per rank position moved to the labels that hold the ranks."""
+    """One draw per image as a column, or draws per rank position rearranged to the labels with those ranks."""
     if uniforms.ndim == 1:
         return uniforms[:, None]
     return np.take_along_axis(uniforms, label_ranks(probabilities) - 1, axis=1)
@@ -211,7 +211,7 @@ def _pairwise_positions(columns: FloatArray) -> IntArray:
     positions = np.zeros(columns.shape, dtype=np.int8)
     for lower in range(len(columns)):
         for higher in range(lower + 1, len(columns)):
-            # Equal probabilities leave the lower index first.
+            # Of equal probabilities, the lower index comes first.
             overtaken = columns[higher] > columns[lower]
             positions[lower] += overtaken
             positions[higher] += ~overtaken
@@ -219,7 +219,7 @@ def _pairwise_positions(columns: FloatArray) -> IntArray:
 
 
 def _masses_by_rank(probabilities: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Mass of the first j + 1 labels in row j, atom convention included, and where each class finds its own.
+    """Mass of the first j + 1 labels in row j, atom convention included, and the position of each class's own mass.
 
     Returns
     -------

@@ -1,9 +1,9 @@
-"""Every setting of the method, declared once: default, bounds, help and the name of its option.
+"""All settings of the method, each declared once: default, bounds, help and the name of its option.
 
-`Calcode` takes its arguments and its checks from here; the command line and the docs read `SETTINGS`.
+`Calcode` takes its arguments and checks from here; the command line and the docs read `SETTINGS`.
 """
 
-# `_setting` makes a field, which the rule does not know.
+# `_setting` creates a dataclass field, which ruff does not recognise.
 # ruff: noqa: RUF009
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from calcode.method.audit import DIAGNOSTICS, FusedRule
 from calcode.method.localized import LEVELS, LevelName
 from calcode.method.tail import ProtectRule
 
-#: Float64 puts an image up to 1e-15 away from itself: over a smaller bandwidth its own weight would not be 1.
+#: In float64 an image is up to 1e-15 away from itself: with a smaller bandwidth its own weight would not be 1.
 _SMALLEST_BANDWIDTH = 1e-13
-#: Of a count without a bound of its own.
+#: Upper bound of a count that sets no bound itself.
 _MOST = 2**32 - 1
 
 Panel = Literal["Sets and promises", "Deferral", "Localization", "Protected classes", "General"]
 _SETS: Panel = "Sets and promises"
 _PROTECTED: Panel = "Protected classes"
-#: What stands for a value in the help of an option, by the type of its kind.
+#: Placeholder for a value in the help of an option, by the type of its kind.
 _METAVARS = {"count": "N", "word": "RULE", "names": "NAMES", "width": "H"}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What values a setting takes: how they are checked, and read from the text of an option.
+    """The values that a setting accepts: how they are checked, and read from the text of an option.
 
     Attributes
     ----------
@@ -43,15 +43,15 @@ class Kind:
     low, high : float
         Bounds of a number or a count.
     inside : bool
-        Whether the bounds themselves are refused.
+        Whether the bounds themselves are excluded.
     words : tuple of str
         The words, or the names that are allowed; () allows any name.
     optional : bool
-        Whether None is a value too, written 'none'.
+        Whether None, written 'none', is a value too.
     placeholder : str
-        What stands for the value in the help of an option, if not what stands for its type.
+        Placeholder for the value in the help of an option, if it differs from that of the type.
     off : str
-        The option that turns a flag off, if there is one.
+        The option that turns a flag off, if any.
     """
 
     type: Literal["number", "count", "word", "flag", "names", "shares", "width"]
@@ -66,7 +66,7 @@ class Kind:
 
     @property
     def metavar(self) -> str:
-        """What stands for the value in the help of an option."""
+        """Placeholder for the value in the help of an option."""
         return self.placeholder or _METAVARS.get(self.type, "SHARE")
 
     @property
@@ -75,7 +75,7 @@ class Kind:
         return self.type in ("names", "shares")
 
     def check(self, name: str, value: Any) -> Any:
-        """The value in its plain form, or a `SettingsError` that begins with `name`."""
+        """Return the value in its plain form; raise a `SettingsError` that begins with `name` if it is invalid."""
         if value is None and self.optional:
             return None
         if self.type == "flag":
@@ -133,7 +133,7 @@ class Kind:
         return number
 
     def parse(self, name: str, text: Any) -> Any:
-        """The value that the text of an option stands for, or a `SettingsError` that begins with `name`."""
+        """Return the value of an option's text; raise a `SettingsError` that begins with `name` if it is invalid."""
         texts = [text] if isinstance(text, str) else list(text) if self.repeats else []
         value: Any = text
         if self.optional and texts == ["none"]:
@@ -188,12 +188,12 @@ class Setting:
     default : object
     kind : Kind
     help : str
-        What it does, in a sentence or two.
+        What the setting does, in a sentence or two.
     panel : str
-        Under which heading it stands in help and docs.
+        Its heading in help and docs.
     option : str
-        Its option on the command line, such as "--folds"; that of the name unless given. An option that turns a flag
-        off is `kind.off`.
+        Its option on the command line, such as "--folds"; made from the name unless given. The option that turns a
+        flag off is `kind.off`.
     """
 
     name: str
@@ -208,11 +208,11 @@ class Setting:
             object.__setattr__(self, "option", f"--{self.name.replace('_', '-')}")
 
     def check(self, value: object) -> Any:
-        """The value in its plain form, or a `SettingsError` that names the setting."""
+        """Return the value in its plain form; raise a `SettingsError` that names the setting if it is invalid."""
         return self.kind.check(self.name, value)
 
     def parse(self, text: str | Sequence[str]) -> Any:
-        """What the text of the option stands for, or a `SettingsError` that names the option."""
+        """Return the value of the option's text; raise a `SettingsError` that names the option if it is invalid."""
         return self.kind.parse(self.option, text)
 
 
@@ -223,7 +223,7 @@ def _setting(default: Any, kind: Kind, help: str, panel: Panel, option: str = ""
 
 @dataclass(kw_only=True, eq=False)
 class Settings:
-    """Every choice a user makes, as given; `checked` gives them in plain form or says which is wrong.
+    """Every choice of the user as given; `checked` returns them in plain form or says which is wrong.
 
     Examples
     --------
@@ -324,7 +324,7 @@ class Settings:
     )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings by name, as scikit-learn's tools ask for them (`deep` changes nothing here)."""
+        """The settings by name, in the form that scikit-learn's tools expect (`deep` has no effect here)."""
         return {name: getattr(self, name) for name in SETTINGS}
 
     def set_params(self, **params: Any) -> Self:
@@ -336,14 +336,14 @@ class Settings:
         return self
 
     def checked(self, classes: Sequence[str] | None = None, *, n_prompts: int | None = None) -> Settings:
-        """The settings in plain form (tuples, floats), or an error that names the first wrong one.
+        """Return the settings in plain form (tuples, floats), or raise an error that names the first wrong one.
 
         Parameters
         ----------
         classes : sequence of str, optional
             The label space, for the settings that name classes or count them.
         n_prompts : int, optional
-            Prompts per class, of which trimming must leave some.
+            Prompts per class; trimming must leave some of them.
         """
         settings = Settings(**{name: entry.kind.check(name, getattr(self, name)) for name, entry in SETTINGS.items()})
         always, shares, trim = settings.always_protect, settings.guard_miscoverage, settings.trim
@@ -370,7 +370,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 
 
 def parameters_section() -> str:
-    """The settings as the "Parameters" of a docstring."""
+    """The settings as the "Parameters" section of a docstring."""
     indent = " " * 4
     lines = [f"{indent}Parameters", "----------"]
     for setting in SETTINGS.values():

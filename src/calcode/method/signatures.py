@@ -1,8 +1,8 @@
-"""Who made a model file: Ed25519 signatures over the model's digest, in a text file next to it.
+"""Signatures of model files: Ed25519 over the model's digest, in a text file next to the model.
 
-The digest inside a model file detects damage, not forgery: who changes a file can compute a new digest. A signature can
-only be made with the private key. `model.safetensors` has its signatures in `model.safetensors.sig`: a first line with
-the digest, then one line per signer. Needs `calcode[sign]`.
+The digest inside a model file detects damage, not forgery: whoever changes a file can compute a new digest. A signature
+requires the private key. The signatures of `model.safetensors` are in `model.safetensors.sig`: a first line with the
+digest, then one line per signer. Needs `calcode[sign]`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALGORITHM = "ed25519:"
 
 
 def signature_file(path: str | os.PathLike[str]) -> Path:
-    """Where the signatures of a file are: next to it, under its name with `.sig`."""
+    """Path of the signature file: next to the model file, under its name with `.sig`."""
     return Path(f"{os.fspath(path)}.sig")
 
 
@@ -46,7 +46,7 @@ def write_private_key(path: str | os.PathLike[str]) -> str:
     key = Ed25519PrivateKey.generate()
     content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
-        # Never over an existing key: what it signed could not be signed again.
+        # Never overwrite a key: nothing could be signed with the old one again.
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
         raise ArtifactError(f"{file}: exists already; name another file for a new key") from error
@@ -60,7 +60,7 @@ def write_private_key(path: str | os.PathLike[str]) -> str:
 
 
 def read_private_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
-    """Read a private key as `write_private_key` or `openssl genpkey -algorithm ed25519` writes it."""
+    """Read a private key written by `write_private_key` or `openssl genpkey -algorithm ed25519`."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -83,7 +83,7 @@ def public_text(key: Ed25519PublicKey) -> str:
 
 
 def read_public_key(key: str | os.PathLike[str]) -> Ed25519PublicKey:
-    """A public key from its text, or from a file that holds that text."""
+    """Read a public key from its text, or from a file with that text."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     text = os.fspath(key)
@@ -122,7 +122,7 @@ def sign_file(path: str | os.PathLike[str], *, digest: str, key: Ed25519PrivateK
 
 
 def require_signature(path: str | os.PathLike[str], *, digest: str, trusted: Sequence[str | os.PathLike[str]]) -> str:
-    """The first trusted key that signed the model, or an error.
+    """Return the first trusted key that signed the model, or raise an error.
 
     Parameters
     ----------

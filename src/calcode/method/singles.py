@@ -15,18 +15,18 @@ from calcode.method.evidence import Evidence
 NOT_CERTIFIED = (
     "Observed only: single answers are not certified (certify_singles checks them on a sample of their own)."
 )
-#: Of a certification sample; a file that says more is damaged.
+#: Upper bound of answers in a certification sample; a file with more is damaged.
 _MOST_ANSWERS = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinglesCertificate:
-    """What a certification sample showed about answers of one label.
+    """Result of a certification sample for answers of one label.
 
     Attributes
     ----------
     n, wrong : int
-        Single answers among the sample, and how many of them were wrong.
+        Single answers in the sample, and how many of them were wrong.
     risk, confidence : float
         Promised with probability `confidence` over the sample: at most `risk` of the single answers are wrong.
     sample_digest : str
@@ -55,7 +55,7 @@ class SinglesCertificate:
 
     @classmethod
     def check(cls, decisions: Decisions, sample: Evidence, *, risk: float, confidence: float) -> Self:
-        """Count the single answers on a labelled sample that had no part in the model.
+        """Count the single answers on a labelled sample that was not used for the model.
 
         An answer for an image outside the label space is wrong.
         """
@@ -78,7 +78,7 @@ class SinglesCertificate:
 
     @property
     def sentence(self) -> str:
-        """What to show with every single answer."""
+        """Sentence to show with every single answer."""
         if not self.certified:
             return (
                 f"Not certified: {self.wrong} of {self.n} checked single answers were wrong, too many or too few to "
@@ -92,15 +92,15 @@ class SinglesCertificate:
 
 
 def second_labels(sets: BoolArray, *, answered: BoolArray, preference: FloatArray) -> BoolArray:
-    """Mask of the labels that join single answers which are not certified; shape (n, K).
+    """Mask of the second labels that are added to uncertified single answers; shape (n, K).
 
     Parameters
     ----------
     sets : ndarray of bool, shape (n, K)
     answered : ndarray of bool, shape (n,)
-        Images that get an answer at all.
+        Images that get an answer.
     preference : ndarray of shape (n, K)
-        The excluded label with the largest value joins, ties by the lower index.
+        The excluded label with the largest value is added, ties by the lower index.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which classes need protection, and the thresholds that protect them (METHOD.md 7 and 8, Eqs. 13 to 15)."""
+"""Which classes need protection, and their thresholds (METHOD.md 7 and 8, Eqs. 13 to 15)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from calcode.method.quantiles import conformal_rank, kth_smallest, smallest_fini
 ProtectRule = Literal["discovered", "all", "none"]
 ReasonName = Literal["undercovered", "too few", "requested", "all classes"]
 
-#: Weights that are computed again together, at most: 64 MiB of float64.
+#: Most weights that are recomputed together: 64 MiB of float64.
 _SETTLED_NUMBERS = 1 << 23
-#: Slack of the comparison with the discovery bound.
+#: Slack of the comparison with the bound of the discovery.
 _BOUND_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassEvidence:
-    """What held-out validation showed for one class.
+    """Held-out validation results of one class.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ def class_evidence(
     Parameters
     ----------
     outcome : HeldOut or None
-        None where no validation example was accepted.
+        None if no validation example was accepted.
     labels : ndarray of shape (n,)
         Labels of the accepted validation examples.
     classes : sequence of str
@@ -125,7 +125,7 @@ def discover_tail(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClassGuard:
-    """The guard of one protected class: a class-global quantile, and a class-local rule if it has examples.
+    """The guard of one protected class: a class-global quantile, and a class-local rule if there are enough examples.
 
     Attributes
     ----------
@@ -141,9 +141,9 @@ class ClassGuard:
     members : ndarray of shape (n,)
         Rows of the class in the calibration order that `fit` was given.
     local : LocalizedRule or None
-        Its points in the order of `members`.
+        Class-local rule, with its points in the order of `members`; None without one.
     searches : bool
-        Whether the threshold depends on the image: the larger of two is known where the class-global one is +inf.
+        Whether the threshold depends on the image. Not if the class-global one is +inf: the larger of the two counts.
     """
 
     name: str
@@ -174,9 +174,9 @@ class ClassGuard:
         Parameters
         ----------
         name, index
-            The class.
+            Name and position of the class.
         calibration : LocalizedRule
-            The rule for all classes: its points, bandwidth and level rule serve the class too.
+            The rule for all classes; the class uses its points, bandwidth and level rule too.
         labels : ndarray of shape (n,)
             Labels of the rule's points, in their order.
         miscoverage : float
@@ -186,7 +186,7 @@ class ClassGuard:
         device : str, optional
             As in `LocalizedRule.fit`.
         masses : two ndarrays of shape (n,), optional
-            A_i and B_i of every point among those of its class, where they are known already.
+            A_i and B_i of every point within its class, if already known.
         """
         members = np.flatnonzero(labels == index)
         scores = calibration.scores[members]
@@ -217,11 +217,11 @@ class ClassGuard:
 
 
 class GuardedThresholds:
-    """Finds tau(x) and the guarded thresholds (Eq. 15) of a calibrated rule and its guards, for any number of images.
+    """Computes tau(x) and the guarded thresholds (Eq. 15) of a calibrated rule and its guards, for many images.
 
-    A first look in float32 gives the thresholds; images for which its error could change one are computed again in
-    float64. Under `exact` with more than 32,768 calibration images, and with a kernel too narrow for float32, all are
-    computed in float64 at once.
+    Thresholds are first computed in float32; images for which its error could change one are computed again in
+    float64. Under `exact` with more than 32,768 calibration images, and with a kernel too narrow for float32, all
+    images are computed in float64 at once.
 
     Parameters
     ----------
@@ -237,9 +237,9 @@ class GuardedThresholds:
         #: The rule for all classes, then the class-local rules of the guards that search, each with its members.
         local = [(guard.local, guard.members) for guard in guards if guard.local is not None and guard.searches]
         self._searched: list[tuple[LocalizedRule, IntArray | None]] = [(rule, None), *local]
-        # Fillers and the column after the last have no score.
+        # Padding columns and the column after the last have no score.
         self._scores = np.append(rule.scores, np.full(kernels.CHUNK, np.inf))
-        #: How thresholds are found in float32.
+        #: How thresholds are computed in float32.
         self._screen: tuple[kernels.ScreenedAnchors, kernels.CutSearch | kernels.ImageLevelSearch] | None = None
         n, screens = len(rule.scores), rule.bandwidth >= kernels.NARROWEST_SCREENED and not rule.always_infinite
         if screens and rule.level in ("loo", "certified"):
@@ -302,7 +302,7 @@ class GuardedThresholds:
 
 
 def image_level_rule(rule: LocalizedRule, *, members: IntArray | None) -> kernels.ImageLevelRule:
-    """What the levels `upper` and `exact` count, over all calibration points or over those of a class."""
+    """The counting rule of the levels `upper` and `exact`, over all calibration points or those of a class."""
     return kernels.ImageLevelRule(
         members=members,
         below=rule.below,
@@ -313,7 +313,7 @@ def image_level_rule(rule: LocalizedRule, *, members: IntArray | None) -> kernel
 
 
 def in_every_set_sentence(guards: Sequence[ClassGuard]) -> str:
-    """Which protected classes have too few calibration images for a finite threshold; empty if none has."""
+    """Name the protected classes with too few calibration images for a finite threshold; empty if there are none."""
     short = [guard for guard in guards if math.isinf(guard.quantile)]
     if not short:
         return ""

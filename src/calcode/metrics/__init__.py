@@ -1,4 +1,4 @@
-"""Coverage, what it cost, and their intervals (METHOD.md 11).
+"""Coverage, its cost, and their intervals (METHOD.md 11).
 
 `summarize` for decisions, `summarize_sets` for the sets of any method, `summarize_by` for subgroups,
 `paired_difference` for two methods on the same images, `selective_risk_curve` for the error at every deferral level.

@@ -20,7 +20,7 @@ from calcode.metrics.tallies import OUTCOMES, Outcome, Tally
 
 @dataclass(frozen=True)
 class Difference:
-    """First method minus second, averaged over backbones, with its bootstrap interval; nan = undefined."""
+    """First method minus second, averaged over backbones, with its bootstrap interval; nan means undefined."""
 
     value: float
     low: float
@@ -34,7 +34,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedDifference:
-    """Every difference between two methods at once: coverage never without what it cost."""
+    """All differences between two methods at once, so that coverage is shown together with its cost."""
 
     coverage: Difference
     worst_class_coverage: Difference
@@ -61,12 +61,12 @@ def paired_difference(
     confidence: float = 0.95,
     random_state: int = 0,
 ) -> PairedDifference:
-    """First method minus second on the same images, macro-averaged over backbones, decisions fixed.
+    """First method minus second on the same images, macro-averaged over backbones; decisions stay fixed.
 
     Within each backbone the rows of each true class (and the rows outside the label space) are resampled with
-    replacement; both methods keep the same rows. Each replicate recomputes the metrics of both and averages
-    their difference over the backbones. All metrics here are functions of sums of whole numbers, so drawing
-    the multinomial counts of the distinct joint outcomes replaces drawing indices exactly.
+    replacement; both methods use the same rows. Each replicate recomputes the metrics of both methods and averages
+    their difference over the backbones. All metrics here are functions of sums of integers. So drawing the
+    multinomial counts of the distinct joint outcomes is exactly equivalent to drawing indices.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def paired_difference(
     labels : sequence of array_like of int, shape (n,)
         True classes per backbone; -1 outside the label space.
     min_n : int
-        Images, answered by each method on its own, that a class needs to be that method's worst.
+        Fewest images answered by a method with which a class can be that method's worst class.
     n_resamples : int
     confidence : float
     random_state : int
@@ -84,7 +84,7 @@ def paired_difference(
     Returns
     -------
     PairedDifference
-        A difference is nan where a metric is undefined for a backbone (a method that answers nothing there).
+        A difference is nan if a metric is undefined for a backbone (a method that answers nothing there).
 
     Examples
     --------
@@ -108,7 +108,7 @@ def paired_difference(
             "labels; give the same number of each, at least one"
         )
     generator = np.random.default_rng(random_state)
-    # Per backbone the differences of all metrics: observed, shape (M,), and of every resample, shape (M, R).
+    # Per backbone, the differences of all metrics: observed, shape (M,), and of every resample, shape (M, R).
     observed, replicates = [], []
     for ours, theirs, truth in zip(first, second, labels, strict=True):
         if ours.sets.shape != theirs.sets.shape:
@@ -128,7 +128,7 @@ def paired_difference(
         methods = []
         for columns in (slice(None, len(OUTCOMES)), slice(len(OUTCOMES), None)):
             tally, resampled = Tally(counted[..., columns]), Tally(drawn[..., columns])
-            # Which classes compete for the worst is fixed by what was observed.
+            # The classes that can be the worst are determined by the observed data.
             shown = shown_classes(tally.in_space("answered"), min_n=min_n)
             methods.append([np.array([metric(t, shown) for metric in _METRICS.values()]) for t in (tally, resampled)])
         observed.append(methods[0][0] - methods[1][0])
@@ -142,7 +142,7 @@ def paired_difference(
     return PairedDifference(**differences, n_backbones=len(labels))
 
 
-#: From a tally and the classes that compete for the worst to the metric.
+#: Functions from a tally and the classes that can be the worst to the metric.
 _METRICS: dict[str, Callable[[Tally, BoolArray], FloatArray]] = {
     "coverage": lambda tally, _: tallies.coverage(tally),
     "worst_class_coverage": lambda tally, shown: tallies.worst_class_coverage(tally, shown=shown),

@@ -1,8 +1,8 @@
 """Intervals: Wilson and Clopper-Pearson for proportions, percentile bootstrap for the rest (METHOD.md 11).
 
-The bootstrap never draws row indices. A statistic that depends on a resample only through sums of per-row
-numbers needs no more than how often each distinct row ("cell") was drawn, and those counts are multinomial:
-drawing them is exact, not an approximation, and costs one draw per cell instead of one per row.
+The bootstrap never draws row indices. A statistic that depends on a resample only through sums of per-row numbers
+needs only how often each distinct row ("cell") was drawn, and these counts are multinomial. Drawing the counts is
+exact, not an approximation, and costs one draw per cell instead of one per row.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike
 from calcode.arrays import AnyArray, FloatArray, IntArray
 from calcode.errors import EvidenceError, SettingsError
 
-#: Sums over resamples, shape (n_resamples, n_strata, C), to one number per resample.
+#: Maps sums over resamples, shape (n_resamples, n_strata, C), to one number per resample.
 Statistic = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval and the number of examples behind it; nan where there are none.
+    """A number with its interval and the number of examples behind it; nan without examples.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def wilson_interval(
     Returns
     -------
     low, high : ndarray
-        nan where there are no trials: a share of nothing is undefined, and so is its interval.
+        nan without trials: a share of nothing is undefined, and so is its interval.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def wilson_interval(
     centre = share + z * z / (2.0 * count)
     spread = z * np.sqrt(share * (1.0 - share) / count + (z / (2.0 * count)) ** 2)
     shrink = 1.0 + z * z / count
-    # Exact ends: the formula gives 0 and 1 there, but only up to rounding.
+    # Set the ends exactly: the formula gives 0 and 1 there only up to rounding.
     low = np.where(hits == 0, 0.0, (centre - spread) / shrink)
     high = np.where(hits == n, 1.0, (centre + spread) / shrink)
     return np.where(known, low, np.nan), np.where(known, high, np.nan)
@@ -100,7 +100,7 @@ def proportion(successes: float, trials: float, *, confidence: float = 0.95) -> 
 def clopper_pearson_interval(
     successes: ArrayLike, trials: ArrayLike, *, confidence: float = 0.95
 ) -> tuple[FloatArray, FloatArray]:
-    """Clopper-Pearson interval of a proportion, element by element; [0, 1] where there are no trials.
+    """Clopper-Pearson interval of a proportion, element by element; [0, 1] without trials.
 
     Parameters
     ----------
@@ -160,9 +160,9 @@ class Cells:
 
     @classmethod
     def collect(cls, columns: AnyArray, *, strata: IntArray, n_strata: int) -> Cells:
-        """Collect the rows of `columns`, shape (n, C), that are equal and lie in the same stratum.
+        """Collect the rows of `columns`, shape (n, C), that are equal and in the same stratum.
 
-        The cells are sorted, so the order of the rows has no influence on what is drawn later.
+        The cells are sorted, so the order of the rows does not influence later draws.
         """
         if columns.ndim != 2 or strata.shape != (len(columns),):
             raise EvidenceError(f"columns: shape {columns.shape} does not fit {strata.shape} strata (n, C)")
@@ -182,7 +182,7 @@ class Cells:
         return _multinomial(self.count, n_resamples=n_resamples, generator=generator)
 
     def stratified_draws(self, *, n_resamples: int, generator: np.random.Generator) -> IntArray:
-        """Cell counts, shape (n_resamples, m), of resamples within each stratum, whose size stays."""
+        """Cell counts, shape (n_resamples, m), of resamples within each stratum; stratum sizes stay fixed."""
         draws = np.zeros((n_resamples, len(self.count)), dtype=np.int64)
         for stratum in np.unique(self.stratum):
             members = self.stratum == stratum
@@ -210,20 +210,20 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a statistic of column sums.
 
-    The rows are resampled together, whatever their stratum; strata only say which sums the statistic needs.
+    All rows are resampled together; strata only determine which sums the statistic receives.
 
     Parameters
     ----------
     columns : ndarray of shape (n, C)
-        One row per example. Few distinct rows make it fast; any rows keep it exact.
+        One row per example. Few distinct rows make it fast; it is exact for any rows.
     statistic : callable
-        From sums of shape (n_resamples, n_strata, C) to values of shape (n_resamples,); nan = undefined.
+        Maps sums of shape (n_resamples, n_strata, C) to values of shape (n_resamples,); nan means undefined.
     strata : ndarray of int, shape (n,), optional
-        One stratum for every row if left out.
+        Default: one stratum for all rows.
     n_strata, n_resamples : int
     confidence : float
     random_state : int
-        Seed; the same one gives the same interval.
+        Seed; the same seed gives the same interval.
 
     Examples
     --------
@@ -243,7 +243,7 @@ def bootstrap_interval(
 
 
 def checked_resamples(n_resamples: int) -> int:
-    """A number of resamples that percentiles can be taken of."""
+    """Return a number of resamples after checking that it allows percentiles."""
     if n_resamples < 1:
         raise SettingsError(f"n_resamples: {n_resamples} must be at least 1")
     return n_resamples

@@ -17,7 +17,7 @@ from calcode.metrics.summary import Summary, summarize
 if TYPE_CHECKING:
     from calcode.method.decisions import Decisions
 
-#: Missing values of Python, numpy, pandas and CSV files, as text: NaN and NA cannot be compared otherwise.
+#: Text forms of missing values of Python, numpy, pandas and CSV files; NaN and NA cannot be compared directly.
 _MISSING = ("None", "", "nan", "NaN", "NaT", "<NA>")
 
 
@@ -37,7 +37,7 @@ def summarize_by(
     decisions, labels, min_n, random_state, n_resamples
         As in `summarize`.
     groups_column : sequence of n values
-        One value per image; missing ones are summarised under "unknown".
+        One value per image; images without one are summarised under "unknown".
 
     Returns
     -------
@@ -78,7 +78,7 @@ def subgroup_rows(groups_column: Sequence[object] | AnyArray) -> dict[str, IntAr
     """
     rows: dict[str, list[int]] = {}
     order: dict[str, tuple[int, float, str]] = {}
-    # Arrow's scalars are no numbers until they are asked to be Python's.
+    # Arrow's scalars are not numbers until they are converted to Python values.
     plain = groups_column.to_pylist() if hasattr(groups_column, "to_pylist") else groups_column
     for row, value in enumerate(plain):
         key = "unknown" if str(value) in _MISSING else str(value)

@@ -1,4 +1,4 @@
-"""Coverage with what it cost: the summary of a cohort (METHOD.md 11)."""
+"""The summary of a cohort: coverage with its cost (METHOD.md 11)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from calcode.metrics.wording import counted
 if TYPE_CHECKING:
     from calcode.method.decisions import Decisions
 
-#: How far above 1 rounding may lift a probability.
+#: How far rounding may lift a probability above 1.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCoverage:
-    """One class: its coverage among answered images, never without what it cost.
+    """One class: its coverage among answered images, shown together with its cost.
 
     Attributes
     ----------
@@ -40,14 +40,14 @@ class ClassCoverage:
     n : int
         Images of the class; `coverage.n` of them were answered.
     coverage : Estimate
-        With the Wilson interval; undefined where no image of the class was answered.
+        With the Wilson interval; undefined if no image of the class was answered.
     set_size, full_set_rate : float
         On the answered images of the class.
     informative_rate, deferral : float
         On all images of the class.
     in_every_set : int or None
-        Where the class is in every set because its threshold is +inf: its accepted calibration images. Its coverage
-        of 100 % says nothing then.
+        If the class is in every set because its threshold is +inf: its number of accepted calibration images. Its
+        coverage of 100 % then says nothing.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ClassCoverage:
 
     @property
     def in_every_set_note(self) -> str:
-        """The mark of a class that is in every set; nothing for the others."""
+        """The note on a class that is in every set; empty for other classes."""
         images = self.in_every_set
         return "" if images is None else f"in every set: {counted(images, 'calibration image')}"
 
@@ -73,7 +73,7 @@ class SingleAnswers:
     Attributes
     ----------
     n, right : int
-        How many there are, and how many of them name the true class.
+        The number of these answers, and how many of them name the true class.
     accuracy : Estimate
         right / n with its Wilson interval; undefined without a single answer.
 
@@ -99,7 +99,7 @@ class SingleAnswers:
 
     @property
     def sentence(self) -> str:
-        """The same as a sentence.
+        """The text form as a sentence.
 
         Examples
         --------
@@ -112,7 +112,7 @@ class SingleAnswers:
 
     @property
     def note(self) -> str:
-        """The same in few words.
+        """The text form in few words.
 
         Examples
         --------
@@ -124,11 +124,11 @@ class SingleAnswers:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What was observed on a cohort, with intervals, and what had been promised.
+    """Observations on a cohort, with intervals, and the model's promises.
 
-    "Answered" means not deferred (METHOD.md 9), "accepted" passed by the audit. Proportions carry Wilson intervals,
-    `set_size` a percentile bootstrap interval, `worst_class_coverage` the interval of `worst_class`. An undefined
-    value (nothing answered, nothing in the label space) is nan.
+    "Answered" means not deferred (METHOD.md 9), "accepted" means passed by the audit. Proportions have Wilson
+    intervals, `set_size` has a percentile bootstrap interval, `worst_class_coverage` the interval of `worst_class`. An
+    undefined value (nothing answered, nothing in the label space) is nan.
 
     Attributes
     ----------
@@ -137,24 +137,24 @@ class Summary:
     singles : SingleAnswers
         The answers that name one diagnosis, and how many of them are right.
     audit_coverage : Estimate
-        On accepted images of the label space, an empty set being a miss: what METHOD.md 10 speaks of. It differs
-        from `coverage` where the audit accepts images that are deferred all the same.
+        On accepted images of the label space, where an empty set is a miss: the subject of METHOD.md 10. It differs
+        from `coverage` if the audit accepts images that are deferred for another reason.
     worst_class_coverage : Estimate
-        Smallest coverage among the classes with at least `min_n` answered images, or among all where none has that
+        Smallest coverage among the classes with at least `min_n` answered images, or among all classes if none has that
         many; n is the number of answered images of that class.
     worst_class : str or None
         Its name; the first in class order if several are equal.
     calibration_error : float
         Of the top-1 probability, 15 equal-width bins; on answered images of the label space.
     deferral, informative_rate : Estimate
-        On the whole cohort. Informative: answered with at least one label and not all of them.
+        On the whole cohort. Informative means answered with at least one label but not all.
     in_space_deferral, out_of_space_deferral : Estimate
         On the images inside and outside the label space.
     classwise : tuple of ClassCoverage
     absent_classes : tuple of str
         Classes without an answered image.
     promises : tuple of str
-        Sentences of the model, each a promise or an observation; every figure here is an observation.
+        Sentences of the model, each a promise or an observation; all figures here are observations.
     """
 
     n: int
@@ -181,7 +181,7 @@ class Summary:
     promises: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary as plain lists, numbers and text, ready for JSON; undefined values are None."""
+        """The summary as plain lists, numbers and text for JSON; undefined values are None."""
         plain: dict[str, Any] = json_ready(asdict(self))
         return plain
 
@@ -197,7 +197,7 @@ def summarize(
     random_state: int = 0,
     n_resamples: int = 500,
 ) -> Summary:
-    """Every metric of METHOD.md 11 for decisions and their true labels.
+    """All metrics of METHOD.md 11 for decisions and their true labels.
 
     Parameters
     ----------
@@ -205,13 +205,13 @@ def summarize(
     labels : array_like of int, shape (n,)
         True class indices; -1 marks an image outside the label space.
     min_n : int
-        Answered images that a class needs to count for the worst class.
+        Fewest answered images with which a class can be the worst class.
     random_state, n_resamples : int
         Seed and number of bootstrap resamples.
 
     Examples
     --------
-    What `Decisions.summary` does, with fewer images for the worst class::
+    The same as `Decisions.summary`, with fewer images for the worst class::
 
         print(summarize(model.decide(test), test.labels, min_n=10))
     """
@@ -242,7 +242,7 @@ def summarize_sets(
     random_state: int = 0,
     n_resamples: int = 500,
 ) -> Summary:
-    """Every metric of METHOD.md 11 for the sets of any method.
+    """All metrics of METHOD.md 11 for the sets of any method.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def summarize_sets(
     promises : sequence of str
         Sentences that each begin with "Promised" or "Observed only".
     in_every_set : mapping of str to int
-        Classes that no set leaves out, with their accepted calibration images (`Calcode.in_every_set_`).
+        Classes that are in every set, with their number of accepted calibration images (`Calcode.in_every_set_`).
     min_n, random_state, n_resamples : int
         As in `summarize`.
 
@@ -350,7 +350,7 @@ def worst_class(tally: Tally, *, classes: Sequence[str], min_n: int = WORST_CLAS
     """The class with the smallest coverage, and an interval for the truly worst one (METHOD.md 11).
 
     With K' classes shown, the interval is [min L_k, min U_k], L_k and U_k the Clopper-Pearson ends of class k at
-    confidence 1 - 0.05 / K'. It holds the smallest of the true coverages, whichever class that is, and it holds
+    confidence 1 - 0.05 / K'. It covers the smallest of the true coverages, whichever class that is, and it contains
     the value itself.
 
     Parameters
@@ -359,12 +359,12 @@ def worst_class(tally: Tally, *, classes: Sequence[str], min_n: int = WORST_CLAS
         Of one cohort.
     classes : sequence of str
     min_n : int
-        Answered images that a class needs to be looked at; every class with an answered image where none has so many.
+        Fewest answered images of a class considered; if no class has that many, every class with an answered image.
 
     Returns
     -------
     name : str or None
-        The first in class order if several are equal; None where nothing was answered.
+        The first in class order if several are equal; None if nothing was answered.
     coverage : Estimate
         n is the number of answered images of that class.
 

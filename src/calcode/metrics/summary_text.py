@@ -1,4 +1,4 @@
-"""What a `Summary` shows, line by line: no coverage without its cost. Python prints it as text, commands as tables."""
+"""The lines of a `Summary`, coverage with its cost. Python prints them as text, commands as tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from calcode.metrics.wording import counted, number, sentence_case
 if TYPE_CHECKING:
     from calcode.metrics.summary import ClassCoverage, Summary
 
-#: Heads of the columns of `class_cells`.
+#: Column heads for `class_cells`.
 CLASS_HEADS = ("class", "answered", "coverage, 95 % interval", "size", "full", "inform.", "defer.", "")
 
 
-#: One figure: its name, its value with the interval, and the images that it is about.
+#: One figure: its name, its value with the interval, and the images it refers to.
 Line = tuple[str, Estimate, str]
 
 
@@ -33,7 +33,7 @@ def summary_text(summary: Summary) -> str:
     classes = [
         "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    # Each sentence of a model says itself whether it is a promise.
+    # Each sentence of a model begins with whether it is a promise.
     promises = [
         *(summary.promises or ("Promised: nothing.",)),
         "Every figure above is an observation on these images; on a shifted cohort none is promised.",
@@ -52,7 +52,7 @@ def summary_text(summary: Summary) -> str:
 
 
 def cohort_sentence(summary: Summary) -> str:
-    """How many images there are, and how many of them could be judged."""
+    """How many images there are, how many have a diagnosis among the classes, and how many were answered."""
     outside = summary.n - summary.n_in_space
     elsewhere = f", {outside:,} outside" if outside else ""
     return (
@@ -63,7 +63,7 @@ def cohort_sentence(summary: Summary) -> str:
 
 
 def overall_lines(summary: Summary) -> list[Line]:
-    """The figures of the whole cohort in the order in which they are read."""
+    """The figures of the whole cohort in reading order."""
     singles = summary.singles
     accepted = summary.audit_coverage
     error = Estimate(value=summary.calibration_error, low=math.nan, high=math.nan, n=summary.coverage.n)
@@ -87,7 +87,7 @@ def overall_lines(summary: Summary) -> list[Line]:
 
 
 def worst_line(summary: Summary) -> Line:
-    """The worst class by name, or that there is none because all classes that were looked at are equal."""
+    """The worst class by name, or a note that all classes considered have the same coverage."""
     worst = summary.worst_class_coverage
     least = summary.min_n if worst.n >= summary.min_n else 1
     shown = [row.coverage for row in summary.classwise if row.coverage.n >= least]
@@ -97,7 +97,7 @@ def worst_line(summary: Summary) -> Line:
 
 
 def class_cells(row: ClassCoverage) -> tuple[str, ...]:
-    """One class under `CLASS_HEADS`; the last cell marks a class that is in every set."""
+    """The cells of one class for `CLASS_HEADS`; the last cell marks a class that is in every set."""
     return (
         row.name,
         f"{row.coverage.n:,}/{row.n:,}",
@@ -109,7 +109,7 @@ def class_cells(row: ClassCoverage) -> tuple[str, ...]:
 
 
 def remarks(summary: Summary) -> list[str]:
-    """What the figures do not show by themselves, single answers and classes without images above all."""
+    """Remarks that the figures need, above all on single answers and classes without images."""
     lines = []
     if summary.coverage.n > 0:
         lines.append(f"{sentence_case(str(summary.singles))}.")
@@ -137,7 +137,7 @@ def remarks(summary: Summary) -> list[str]:
 
 
 def interval(estimate: Estimate) -> str:
-    """The 95 % interval, nothing where it is undefined.
+    """The 95 % interval as text; empty if it is undefined.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def interval(estimate: Estimate) -> str:
 
 
 def or_dash(value: float, *, digits: int = 3) -> str:
-    """A number, or a dash where it is undefined."""
+    """A number, or a dash if it is undefined."""
     return "-" if math.isnan(value) else number(value, digits=digits)
 
 

@@ -1,6 +1,6 @@
-"""What a method did, counted per true class, and the set metrics as functions of the counts (METHOD.md 11).
+"""Outcomes of a method, counted per true class, and the set metrics as functions of the counts (METHOD.md 11).
 
-A tally is made of one cohort or of many resamples of it (leading axes), so an observed value and its
+A tally describes one cohort or many resamples of it (leading axes), so an observed value and its
 bootstrap replicates come from the same function.
 """
 
@@ -27,15 +27,15 @@ OUTCOMES = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
-    """What a method said about n images; made by `from_arrays`, which checks them, or `from_decisions`.
+    """Sets and answers of a method for n images; made by `from_arrays`, which checks them, or by `from_decisions`.
 
     Attributes
     ----------
     sets : ndarray of bool, shape (n, K)
     answered : ndarray of bool, shape (n,)
-        Images that are not deferred: coverage and its companions are over these (METHOD.md 9).
+        Images that are not deferred; coverage, set size and the like are over these (METHOD.md 9).
     accepted : ndarray of bool, shape (n,)
-        Images that the audit accepts, answered or not: what the promises of METHOD.md 10 speak of.
+        Images that the audit accepts, answered or not; the promises of METHOD.md 10 are about these.
     """
 
     sets: BoolArray
@@ -44,7 +44,7 @@ class Outcome:
 
     @classmethod
     def from_arrays(cls, *, sets: ArrayLike, answered: ArrayLike, accepted: ArrayLike | None = None) -> Outcome:
-        """Check and keep the arrays of any method; accepted is what was answered, unless given.
+        """Check and store the arrays of any method; by default the answered images are the accepted ones.
 
         Examples
         --------
@@ -68,7 +68,7 @@ class Outcome:
 
     @classmethod
     def from_decisions(cls, decisions: Decisions) -> Outcome:
-        """What a model decided."""
+        """The outcome of a model's decisions."""
         return cls(sets=decisions.sets, answered=decisions.answered, accepted=decisions.accepted)
 
     @property
@@ -107,7 +107,7 @@ class Tally:
         return cls(sums)
 
     def column(self, name: str) -> FloatArray:
-        """One outcome for every class and, last, for the out-of-space rows; shape (..., K + 1)."""
+        """One outcome for every class, with the out-of-space rows last; shape (..., K + 1)."""
         values: FloatArray = self.sums[..., OUTCOMES.index(name)]
         return values
 
@@ -117,19 +117,19 @@ class Tally:
 
 
 def class_strata(labels: IntArray, *, n_classes: int) -> IntArray:
-    """Stratum of each row: its class, and n_classes for a row outside the label space."""
+    """Stratum of each row: its class, or n_classes for a row outside the label space."""
     return np.where(labels < 0, n_classes, labels)
 
 
 def holds_truth(sets: BoolArray, labels: IntArray) -> BoolArray:
-    """Whether each set, shape (n, K), holds the true label; never for an image outside the label space."""
-    # Label -1 picks the last column of the widened sets, which is always empty.
+    """Whether each set, shape (n, K), contains the true label; False for an image outside the label space."""
+    # Label -1 selects the last column of the widened sets, which is always False.
     widened = np.column_stack([sets, np.zeros(len(sets), dtype=bool)])
     return widened[np.arange(len(labels)), labels]
 
 
 def outcome_columns(outcome: Outcome, *, labels: IntArray) -> IntArray:
-    """What happened to each row, as whole numbers that can be summed; shape (n, 11), columns `OUTCOMES`.
+    """Outcomes of each row as integers that can be summed; shape (n, 11), columns `OUTCOMES`.
 
     The columns after `accepted_covered` are 0 for a row that was not answered. `labels` is the size of the set; an
     out-of-space row is never covered.
@@ -158,7 +158,7 @@ def outcome_columns(outcome: Outcome, *, labels: IntArray) -> IntArray:
 
 
 def coverage(tally: Tally) -> FloatArray:
-    """Share of answered in-space rows whose set holds the true class; shape (...)."""
+    """Share of answered in-space rows whose set contains the true class; shape (...)."""
     return _share(tally, "covered")
 
 
@@ -168,20 +168,20 @@ def set_size(tally: Tally) -> FloatArray:
 
 
 def full_set_rate(tally: Tally) -> FloatArray:
-    """Share of answered in-space rows whose set holds every class."""
+    """Share of answered in-space rows whose set contains every class."""
     return _share(tally, "full")
 
 
 def class_coverage(tally: Tally) -> FloatArray:
-    """Coverage of every class among its answered rows, nan where there are none; shape (..., K)."""
+    """Coverage of every class among its answered rows, nan if there are none; shape (..., K)."""
     return ratio(tally.in_space("covered"), tally.in_space("answered"))
 
 
 def worst_class_coverage(tally: Tally, *, shown: BoolArray) -> FloatArray:
-    """Smallest class coverage among the `shown` classes, shape (K,); nan where none of them was answered.
+    """Smallest class coverage among the `shown` classes, shape (K,); nan if none of them was answered.
 
-    Which classes are shown is fixed by the observed cohort (`calcode.method.decisions.shown_classes`), so that a
-    class at the edge does not come and go between resamples; one that vanished from a resample is left out of it.
+    The observed cohort determines which classes are shown (`calcode.method.decisions.shown_classes`), so that a class
+    at the limit does not come and go between resamples. A class that is missing from a resample is ignored in it.
     """
     present = shown & (tally.in_space("answered") > 0)
     least = np.min(np.where(present, class_coverage(tally), np.inf), axis=-1)
@@ -200,7 +200,7 @@ def informative_rate(tally: Tally) -> FloatArray:
 
 
 def ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
-    """Divide part by whole, nan where whole is zero."""
+    """Divide part by whole; nan if whole is zero."""
     shares: FloatArray = np.full(np.shape(whole), np.nan)
     np.divide(part, whole, out=shares, where=np.asarray(whole) > 0)
     return shares

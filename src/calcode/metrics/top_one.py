@@ -45,7 +45,7 @@ def expected_calibration_error(confidence: FloatArray, correct: BoolArray) -> fl
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RiskCurve:
-    """Top-1 error against acceptance as the threshold on support falls.
+    """Top-1 error by acceptance, as the threshold on support is lowered.
 
     Attributes
     ----------
@@ -63,15 +63,15 @@ class RiskCurve:
 
 
 def risk_curve(*, support: ArrayLike, correct: ArrayLike) -> RiskCurve:
-    """Top-1 error against acceptance when the best supported examples are accepted first.
+    """Top-1 error by acceptance, if the best supported examples are accepted first.
 
-    Examples of equal support are accepted together, since no threshold can part them. Without ties the area
-    is the mean of the risks at 1, ..., n accepted examples.
+    Examples of equal support are accepted together, because no threshold separates them. Without ties the area is the
+    mean of the risks at 1, ..., n accepted examples.
 
     Parameters
     ----------
     support : array_like of shape (n,)
-        Audit p-values, or anything else that is larger where support is better.
+        Audit p-values, or any other values that are larger for better support.
     correct : array_like of bool, shape (n,)
 
     Examples
@@ -101,7 +101,7 @@ def risk_curve(*, support: ArrayLike, correct: ArrayLike) -> RiskCurve:
 
 
 def selective_risk_curve(decisions: Decisions, labels: ArrayLike | Sequence[int]) -> RiskCurve:
-    """`risk_curve` of the audit p-value on the images of the label space, whatever the deferral level was.
+    """`risk_curve` of the audit p-value on the images of the label space, at any deferral level.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Numbers and lists as words: commands and pages write every figure with one of these functions."""
+"""Numbers and lists as words: commands and pages write all figures with these functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW = WORST_CLASS_MIN
 
 
 def percent(share: float, *, digits: int = 1) -> str:
-    """A share in percent. Only nothing is written as 0 and only everything as 100.
+    """A share in percent. 0 is shown only for zero, and 100 only for one.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def short_percent(share: float) -> str:
 
 
 def percent_interval(estimate: Estimate) -> str:
-    """The interval alone, such as 92.6 to 94.7; nothing where it is undefined."""
+    """The interval alone, such as 92.6 to 94.7; empty if it is undefined."""
     if math.isnan(estimate.low):
         return ""
     return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f}"
@@ -60,7 +60,7 @@ def percent_estimate(estimate: Estimate) -> str:
 
 
 def number(value: float, *, digits: int = 2) -> str:
-    """A number with a fixed count of digits.
+    """A number with a fixed number of decimals.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def number(value: float, *, digits: int = 2) -> str:
 
 
 def signed(value: float, *, digits: int = 2) -> str:
-    """A difference with its sign; without one where it rounds to zero.
+    """A difference with its sign; without a sign if it rounds to zero.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def count(value: int) -> str:
 
 
 def counted(value: int, noun: str) -> str:
-    """A number with its noun, in the plural where that is due.
+    """A number with its noun, in the plural if needed.
 
     Examples
     --------
@@ -135,5 +135,5 @@ def listed(words: Sequence[str], *, last: str = "and") -> str:
 
 
 def sentence_case(text: str) -> str:
-    """The same with a capital at its beginning."""
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]

@@ -1,7 +1,7 @@
 """SITE.md S7: monitors whose alarms are valid at every look.
 
-`Watch` holds the monitors of one model. Its parts serve alone: `ExchangeabilityMartingale` (M1 and M2),
-`CoverageProcess` (M3), `ConfidenceSequence` and `Prequential` (shown, never alarmed).
+`Watch` combines the monitors of one model. Its parts can be used alone: `ExchangeabilityMartingale` (M1 and M2),
+`CoverageProcess` (M3), `ConfidenceSequence` and `Prequential` (shown, never an alarm).
 """
 
 from calcode.monitor.alarms import Alarm

@@ -1,4 +1,4 @@
-"""An alarm, what it says and what to do about it (SITE.md S7)."""
+"""An alarm: its finding and what to do about it (SITE.md S7)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 from calcode.metrics.wording import counted
 from calcode.monitor.protocol import State
 
-#: What each monitor found, and what a person should do.
+#: What each monitor found, and what a person should do about it.
 _FINDINGS = {
     "M1": (
         "the images are farther from the home reference, or closer to it, than those of the gate",
@@ -29,7 +29,7 @@ _FINDINGS = {
 
 
 class Alarm(NamedTuple):
-    """The first time a capital reached its line.
+    """The first time that a monitor's capital reached its threshold 1 / alpha.
 
     Attributes
     ----------
@@ -37,11 +37,11 @@ class Alarm(NamedTuple):
     name : str
         The class of M2 and M3, empty for M1.
     n : int
-        What this monitor had seen: patients (M1), or read cases of its class (M2, M3).
+        Number of patients (M1), or of read cases of its class (M2, M3), that the monitor had seen.
     when : str
-        Time of the case, as the caller gave it.
+        Time of the case, from the caller.
     log_capital, alpha : float
-        Evidence against the null hypothesis, and the level it was held against.
+        Evidence against the null hypothesis, and the level of the test.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class Alarm(NamedTuple):
 
     @property
     def finding(self) -> str:
-        """When it was raised, what was found, and on what evidence."""
+        """When the alarm was raised, what was found, and on what evidence."""
         when = f" ({self.when})" if self.when else ""
         what = _FINDINGS[self.monitor][0].format(name=self.name)
         # M1 counts patients; the others count labels of their class, which are far fewer.
@@ -73,12 +73,12 @@ class Alarm(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What a person should do."""
+        """What a person should do now."""
         return _FINDINGS[self.monitor][1].format(name=self.name)
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
-        """The alarm as it was saved; what makes no sense is an `ArtifactError`."""
+        """Restore a saved alarm; raise `ArtifactError` if its state is invalid."""
         entry = State(state, name="alarm")
         entry.require(entry["monitor"] in list(_FINDINGS), "monitor")
         return cls(

@@ -1,4 +1,4 @@
-"""Exact binomial figures without scipy: quantiles of Beta(a, b) for whole a and b, intervals of a share."""
+"""Exact binomial figures without scipy: quantiles of Beta(a, b) for integer a and b, intervals of a share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from calcode.errors import SettingsError
 
 
 def beta_quantile(probability: float, a: int, b: int) -> float:
-    """The x with P(Beta(a, b) <= x) = probability, to the last bits.
+    """The x with P(Beta(a, b) <= x) = probability, to machine precision.
 
-    For whole a and b, P(Beta(a, b) <= x) = P(Binomial(a + b - 1, x) >= a), a finite sum; x is found by bisection.
+    For integer a and b, P(Beta(a, b) <= x) = P(Binomial(a + b - 1, x) >= a), a finite sum; x is found by bisection.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def beta_quantile(probability: float, a: int, b: int) -> float:
 
 
 def binomial_interval(successes: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper-Pearson interval of a share; (0, 1) where nothing was counted.
+    """Clopper-Pearson interval of a share; (0, 1) if n is 0.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""One class under watch: its scores (M2), its coverage (M3) and what is shown with them (SITE.md S7)."""
+"""Monitoring of one class: its scores (M2), its coverage (M3) and the figures shown with them (SITE.md S7)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from calcode.monitor.coverage import CoverageProcess
 from calcode.monitor.martingale import ExchangeabilityMartingale
 from calcode.monitor.protocol import State
 
-#: Without a bag filled by coin or consecutive patients, the first cases of a class are its reference.
+#: Number of first cases that are the reference of a class without a bag filled by coin or consecutive patients.
 N_FIRST = 20
 
 
 @dataclass(eq=False, kw_only=True)
 class ClassWatch:
-    """Monitors and counts of one class, fed with reviewed cases that the audit accepted.
+    """Monitors and counts of one class, updated with reviewed cases that the audit accepted.
 
     Attributes
     ----------
     scores : ExchangeabilityMartingale
-        M2, on the zero-shot score 1 - p_rob(y): a score that never learns.
+        M2, on the zero-shot score 1 - p_rob(y), which never learns.
     coverage : CoverageProcess
-        M3, on the misses of the sets as they were given.
+        M3, on the misses of the sets that were given.
     as_hits, as_misses : ConfidenceSequence
-        Coverage with the cases without a label taken as hits and as misses.
+        Coverage with cases without a label counted as hits and as misses.
     counts : Prequential
     size_sum, n_full : int
         Sum of set sizes and number of full sets over the labelled cases.
@@ -60,7 +60,7 @@ class ClassWatch:
         Parameters
         ----------
         reference : iterable of float or None
-            Zero-shot scores of the bag's rows of the class; None: the first 20 cases serve.
+            Zero-shot scores of the bag's rows of the class; None: the first 20 cases are the reference.
         line : float
             Tolerated miss rate.
         score_alpha, coverage_alpha : float
@@ -84,14 +84,14 @@ class ClassWatch:
         )
 
     def labelled(self, *, score: float, covered: bool, size: int, full: bool, current: bool) -> None:
-        """Count a case of this class; `current`: decided since the last recalibration."""
+        """Count a case of this class; `current` means decided since the last recalibration."""
         self.score_history.append(self.scores.update(score).log_capital)
         self._covered(covered, current=current)
         self.size_sum += size
         self.n_full += full
 
     def unlabelled(self, *, current: bool) -> None:
-        """Count a case that was drawn and got no label: it might have been of this class."""
+        """Count a case that was drawn but got no label: it might be of this class."""
         self._covered(None, current=current)
 
     def _covered(self, covered: bool | None, *, current: bool) -> None:
@@ -102,12 +102,12 @@ class ClassWatch:
             self.coverage_history.append(self.coverage.update(covered is False).log_capital)
 
     def recalibrate(self, *, line: float) -> None:
-        """Start M3 anew with half its alpha; everything else goes on."""
+        """Restart M3 with half its alpha; everything else continues."""
         self.coverage = self.coverage.restarted(line=line)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Counts, coverage and capitals as JSON values; coverage never without size and full sets."""
+        """Counts, coverage and capitals as JSON values; coverage comes with set size and full sets."""
         return {
             "counts": self.counts._asdict(),
             "coverage": self.counts.coverage(missing_as=True),
@@ -137,7 +137,7 @@ class ClassWatch:
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
-        """The class as it was saved; what makes no sense is an `ArtifactError`."""
+        """Restore a saved class; raise `ArtifactError` if its state is invalid."""
         entry = State(state, name="class")
         counts = State(entry["counts"], name="counts")
         watch = cls(

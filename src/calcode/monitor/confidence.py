@@ -12,9 +12,9 @@ from calcode.errors import EvidenceError
 from calcode.monitor.binomial import binomial_interval
 from calcode.monitor.protocol import State, checked_alpha
 
-#: Means that are tested. The ends are taken outwards, so the grid costs at most one step of width.
+#: Means that are tested. The ends are rounded outwards, so the grid costs at most one step of width.
 _MEANS: FloatArray = np.linspace(0.0, 1.0, 1001)
-#: Share of the largest bet that cannot ruin (c of the paper).
+#: Bets are at most this share of the largest bet that cannot lose everything (c of the paper).
 _TRUNCATION = 0.5
 
 
@@ -27,9 +27,9 @@ class Interval(NamedTuple):
 
 
 class ConfidenceSequence:
-    """The mean of values in [0, 1], with an interval that may be read after every value.
+    """Mean of values in [0, 1], with an interval that is valid after every value.
 
-    **Null hypothesis.** Each value has the same mean given the values before it; independence is not needed.
+    **Null hypothesis.** Each value has the same mean given the earlier values; independence is not needed.
 
     **Theorem** (Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting, JRSS B 2024: the
     hedged capital process). For each m two bettors start with 1/2 and multiply by 1 + lambda_t+ (x_t - m) and by
@@ -40,8 +40,8 @@ class ConfidenceSequence:
     times at once, with probability >= 1 - alpha. The first bettor's capital falls in m and the second's rises, so what
     is left is an interval.
 
-    **Limits.** One mean: if coverage changes with time, the interval is about no particular moment and may become
-    empty (it is then shown as a point). Wider than an interval for a fixed time, because it may be read at all of them.
+    **Limits.** One mean: if coverage changes with time, the interval describes no particular moment and may become
+    empty (it is then shown as a point). It is wider than an interval for a fixed time, because it holds at all times.
 
     Parameters
     ----------
@@ -67,11 +67,11 @@ class ConfidenceSequence:
 
     @property
     def interval(self) -> Interval:
-        """The interval after the values so far: the intersection of all before it."""
+        """The interval after the values so far: the intersection of all intervals up to now."""
         return self._interval
 
     def update(self, value: float) -> Interval:
-        """Take in one more value."""
+        """Add one value."""
         if not 0.0 <= value <= 1.0:
             raise EvidenceError(f"value: {value} is not between 0 and 1")
         t = len(self._values) + 1
@@ -91,12 +91,12 @@ class ConfidenceSequence:
         return self._interval
 
     def to_state(self) -> dict[str, Any]:
-        """The values; the capitals are made from them again."""
+        """The values; the capitals are recomputed from them."""
         return {"alpha": self.alpha, "values": list(self._values)}
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
-        """The sequence as it was saved; what makes no sense is an `ArtifactError`."""
+        """Restore a saved sequence; raise `ArtifactError` if its state is invalid."""
         entry = State(state, name="confidence sequence")
         sequence = cls(alpha=entry.share("alpha"))
         for value in entry.numbers("values", low=0.0, high=1.0):
@@ -105,16 +105,16 @@ class ConfidenceSequence:
 
 
 class Prequential(NamedTuple):
-    """Coverage of cases each judged by what was known before it (SITE.md P4), shown and never alarmed.
+    """Coverage of cases, each decided with what was known before it (SITE.md P4); shown, never an alarm.
 
-    Recalibrated after every case, and under exchangeability within the class, the misses are dominated by independent
-    Bernoulli(delta) variables, so a binomial interval may be read at one time fixed beforehand. The figures heal
-    themselves after a change, because the bag learns the new camera: good for coverage, useless as an alarm.
+    With recalibration after every case, and under exchangeability within the class, the misses are dominated by
+    independent Bernoulli(delta) variables. So a binomial interval is valid at one time fixed beforehand. The figures
+    recover after a change, because the bag learns the new camera: good for coverage, useless as an alarm.
 
     Attributes
     ----------
     hits, misses, missing : int
-        Covered, missed, and drawn for review without a label.
+        Covered, missed, and drawn for review but without a label.
 
     Examples
     --------
@@ -131,17 +131,17 @@ class Prequential(NamedTuple):
 
     @property
     def n(self) -> int:
-        """Cases, those without a label included."""
+        """Number of cases, including those without a label."""
         return self.hits + self.misses + self.missing
 
     def add(self, covered: bool | None) -> Prequential:
-        """The counts with one more case; None where the label is missing."""
+        """The counts with one more case; None if its label is missing."""
         return Prequential(
             self.hits + (covered is True), self.misses + (covered is False), self.missing + (covered is None)
         )
 
     def coverage(self, *, missing_as: bool) -> float:
-        """Share covered, the missing taken as hits (True) or misses (False); nan without cases."""
+        """Share covered, with missing labels counted as hits (True) or misses (False); nan without cases."""
         return (self.hits + missing_as * self.missing) / self.n if self.n else math.nan
 
     def interval(self, *, missing_as: bool, confidence: float = 0.95) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Coverage under watch: the e-process M3 of SITE.md S7, its line, and how many labels it needs."""
+"""Monitoring of coverage: the e-process M3 of SITE.md S7, its tolerated miss rate, and the labels it needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from calcode.method.quantiles import conformal_rank
 from calcode.monitor.binomial import beta_quantile
 from calcode.monitor.protocol import Reading, State, checked_alpha, reaches
 
-#: Stakes of the bets that are averaged, as shares of the largest one that cannot ruin.
+#: Sizes of the bets that are averaged, as shares of the largest bet that cannot lose everything.
 _STAKES = tuple(0.999 * share for share in (0.1, 0.25, 0.5, 0.75, 0.95))
-#: A bag's own miss rate lies below its line with this probability.
+#: Probability with which a bag's own miss rate is below the tolerated rate.
 _BAG_LEVEL = 0.995
 
 
@@ -23,18 +23,18 @@ def miss_line(n: int, *, miscoverage: float, margin: float = 0.05, rank: int | N
     """The miss rate of a class that M3 tolerates: max(delta + gamma, the 0.995-quantile of one bag's own rate).
 
     A bag of n labels of the class has a miss rate distributed as 1 - Beta(k, n + 1 - k), k the rank of its threshold.
-    An alarm at delta itself would often be true of the bag and useless.
+    An alarm at delta itself would often be correct for this bag, but useless.
 
     Parameters
     ----------
     n : int
-        Labels of the class that calibrate. Too few to exclude the class at all (19 at 0.05): delta + gamma.
+        Labels of the class that calibrate. With too few to exclude the class (19 at 0.05): delta + gamma.
     miscoverage : float
         delta of the class.
     margin : float
         gamma.
     rank : int, optional
-        k, 0 for a class in every set; ceil((n + 1)(1 - delta)) unless given.
+        k; 0 for a class in every set. Default: ceil((n + 1)(1 - delta)).
 
     Examples
     --------
@@ -50,10 +50,10 @@ def miss_line(n: int, *, miscoverage: float, margin: float = 0.05, rank: int | N
 
 
 class CoverageProcess:
-    """Bets that a class is missed more often than its line (SITE.md S7, M3).
+    """Bets that a class is missed more often than its tolerated rate `line` (SITE.md S7, M3).
 
-    **Null hypothesis.** Whatever happened before, the next labelled case of the class that was drawn for review at
-    random is missed with probability at most `line`.
+    **Null hypothesis.** Given the past, the next labelled case of the class that is drawn for review at random is
+    missed with probability at most `line`.
 
     **Theorem.** For every lambda in [0, 1 / line) the product of 1 + lambda (x_t - line), x_t = 1 for a miss, is a
     nonnegative supermartingale from 1 under the null, and so is the mean over
@@ -70,7 +70,7 @@ class CoverageProcess:
     line : float
         Tolerated miss rate, in (0, 1): `miss_line`.
     alpha : float
-        Bound on the probability of ever raising a false alarm before the next recalibration.
+        Bound on the probability that a false alarm is ever raised before the next recalibration.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class CoverageProcess:
             raise SettingsError(f"line: {line!r} must lie strictly between 0 and 1")
         self.line = float(line)
         self.alpha = checked_alpha(alpha)
-        # Logarithms of the factors of a miss and of a hit, one pair for each bet.
+        # Logarithms of the factors for a miss and for a hit, one pair per bet.
         self._factors = [(math.log1p(stake * (1.0 - line) / line), math.log1p(-stake)) for stake in _STAKES]
         self._n = 0
         self._misses = 0
@@ -97,7 +97,7 @@ class CoverageProcess:
 
     @property
     def reading(self) -> Reading:
-        """Where the capital stands; it depends on the two counts alone."""
+        """The current capital; it depends only on the two counts."""
         hits = self._n - self._misses
         logs = [self._misses * miss + hits * hit for miss, hit in self._factors]
         largest = max(logs)
@@ -105,7 +105,7 @@ class CoverageProcess:
         return Reading(self._n, largest + math.log(mean), self._alarm_at)
 
     def update(self, missed: bool) -> Reading:
-        """Count one labelled case: whether the set that was given missed the label."""
+        """Count one labelled case: `missed` says whether the given set missed the label."""
         self._n += 1
         self._misses += bool(missed)
         reading = self.reading
@@ -115,7 +115,7 @@ class CoverageProcess:
         return reading
 
     def restarted(self, *, line: float) -> CoverageProcess:
-        """The process of the recalibrated model: capital 1, half the alpha."""
+        """The process of the recalibrated model: capital 1 and half the alpha."""
         return CoverageProcess(line=line, alpha=self.alpha / 2.0)
 
     def to_state(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class CoverageProcess:
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
-        """The process as it was saved; what makes no sense is an `ArtifactError`."""
+        """Restore a saved process; raise `ArtifactError` if its state is invalid."""
         entry = State(state, name="coverage process")
         n = entry.integer("n")
         process = cls(line=entry.share("line"), alpha=entry.share("alpha"))
@@ -141,13 +141,13 @@ class CoverageProcess:
 
 
 def least_coverage(covered: Sequence[bool], *, alpha: float) -> float:
-    """A lower bound of coverage that may be read after every case.
+    """A lower bound of coverage that is valid after every case.
 
     **Theorem.** While coverage given the past is at most c, the mean over the stakes s of `CoverageProcess` of
     prod (1 + s (x_t - c) / c), x_t = 1 for a covered case, is a nonnegative supermartingale from 1. By Ville's
     inequality all c at which it ever reached 1 / alpha lie below the coverage, with probability >= 1 - alpha. Stakes
-    are fixed, so a hit that is counted as a miss only makes the bound smaller: with cases whose label is still to come
-    as misses it holds at every look, whenever the labels come.
+    are fixed, so a hit that is counted as a miss only makes the bound smaller. If cases whose label is still to come
+    count as misses, the bound holds at every look, whenever the labels come.
 
     Parameters
     ----------
@@ -173,25 +173,25 @@ def least_coverage(covered: Sequence[bool], *, alpha: float) -> float:
     low, high = 0.0, 1.0
     while len(hits) and high - low > 1e-6:
         middle = (low + high) / 2.0
-        # The capital falls in c, so what it excludes is an interval from 0.
+        # The capital decreases with c, so the excluded values form an interval from 0.
         low, high = (middle, high) if excluded(middle) else (low, middle)
     return low
 
 
 def labels_needed(*, line: float, alpha: float, miss_rate: float, longest: int = 2000) -> int | None:
-    """Labels of a class after which an alarm of M3 is as likely as not, if this is its miss rate.
+    """Labels of a class after which M3 has alarmed with probability one half, for a given miss rate.
 
-    Exact: the capital depends on the counts of labels and misses alone, so the distribution of the misses is carried
-    forward label by label and what has reached 1 / alpha is taken out.
+    Exact: the capital depends only on the counts of labels and misses. So the distribution of the misses is updated
+    label by label, and the part that has reached 1 / alpha is removed.
 
     Parameters
     ----------
     line, alpha : float
         As in `CoverageProcess`.
     miss_rate : float
-        Supposed true miss rate, in [0, 1].
+        Assumed true miss rate, in [0, 1].
     longest : int
-        Labels to look at; None if half the probability has not raised an alarm by then.
+        Most labels considered; None is returned if less than half the probability has raised an alarm by then.
 
     Examples
     --------
@@ -204,7 +204,7 @@ def labels_needed(*, line: float, alpha: float, miss_rate: float, longest: int =
     for n in range(1, longest + 1):
         silent = np.append(silent * (1.0 - miss_rate), 0.0) + np.append(0.0, silent * miss_rate)
         process._n = n
-        # The capital grows with the misses, so the fewest that reach the line are found by going up.
+        # The capital grows with the misses, so the fewest misses that reach 1 / alpha are found by counting up.
         process._misses = misses_that_alarm
         while misses_that_alarm <= n and not reaches(process.reading.log_capital, alpha=alpha):
             misses_that_alarm += 1

@@ -12,20 +12,20 @@ from calcode.errors import SettingsError
 from calcode.monitor.protocol import Reading, State, checked_alpha, reaches
 from calcode.monitor.ranks import GrowingRanks
 
-#: Share of every account that is spread over all three at each step.
+#: Share of every account that is distributed over all three at each step.
 _JUMP = 0.01
-#: What an account stakes at most: below 1, so that no account is ever ruined.
+#: Largest bet of an account: below 1, so that no account ever loses everything.
 _STAKE = 0.999
-#: Accounts are rescaled by an exact power of two beyond these bounds, so that long streams neither overflow
-#: nor vanish.
+#: Beyond these bounds accounts are rescaled by an exact power of two, so that long streams cause neither overflow
+#: nor underflow.
 _LARGEST_EXPONENT = 500
 
 
 class ExchangeabilityMartingale:
-    """Bets that new values do not come from where the reference came from (SITE.md S7, M1 and M2).
+    """Bets that new values are not distributed like the reference (SITE.md S7, M1 and M2).
 
     **Null hypothesis.** The reference and all values so far are exchangeable: any order of them is equally likely.
-    Values of independent cases from the distribution of the reference are.
+    Values of independent cases from the distribution of the reference satisfy it.
 
     **Theorem.** With v_1, v_2, ... ranked among the reference and all earlier values,
     p_t = (#{v > v_t} + U_t (1 + #{v = v_t})) / (size + 1), the p_t are independent and uniform under the null
@@ -35,22 +35,22 @@ class ExchangeabilityMartingale:
     nonnegative martingale from 1, and by Ville's inequality P(it ever reaches 1 / alpha) <= alpha: an alarm at the
     first such time is right at every look.
 
-    **Limits.** It tests exchangeability, not harm: a change that does not matter to decisions raises an alarm, and
-    one that leaves the distribution of the value as it was raises none. The reference grows with the stream, so a slow
-    change is absorbed. Without a change the capital falls by 0.7 % a step, which delays a later alarm. Several values
-    of one patient are not exchangeable with single ones: one value per group, ever. Ranks among a fixed reference
-    alone are not independent, and the theorem does not hold for them.
+    **Limits.** It tests exchangeability, not harm. A change that does not matter to decisions raises an alarm, and a
+    change that leaves the distribution of the value unchanged raises none. The reference grows with the stream, so a
+    slow change is absorbed. Without a change the capital falls by 0.7 % a step, which delays a later alarm. Several
+    values of one patient are not exchangeable with single ones: only one value per group, ever. Ranks among a fixed
+    reference alone are not independent, and the theorem does not hold for them.
 
     Parameters
     ----------
     reference : iterable of float
         Values of the gate (M1) or of the bag's rows of a class (M2), one per group.
     alpha : float
-        Bound on the probability of ever raising a false alarm.
+        Bound on the probability that a false alarm is ever raised.
     seed : int or sequence of int
-        Of the U_t.
+        Seeds the U_t.
     n_first : int
-        The first values join the reference and are not bet on: 20 where no reference of the site is at hand.
+        Number of first values that join the reference without a bet: 20 if the site has no reference.
 
     Examples
     --------
@@ -80,12 +80,12 @@ class ExchangeabilityMartingale:
 
     @property
     def reading(self) -> Reading:
-        """Where the capital stands."""
+        """The current capital."""
         log_capital = math.log(sum(self._accounts)) + self._exponent * math.log(2.0)
         return Reading(self._n, log_capital, self._alarm_at)
 
     def update(self, value: float) -> Reading:
-        """Rank one more value, bet on its rank, and keep it for the ranks to come."""
+        """Rank one more value, bet on its rank, and add it to the reference for later ranks."""
         greater, equal = self._ranks.insert(value)
         self._n += 1
         if self._n > self._n_first:
@@ -120,13 +120,13 @@ class ExchangeabilityMartingale:
             "accounts": list(self._accounts),
             "exponent": self._exponent,
             "alarm_at": self._alarm_at,
-            # As text: 128-bit integers are beyond what other readers of JSON keep.
+            # As text: many JSON readers do not keep 128-bit integers.
             "generator": {name: str(bits["state"][name]) for name in ("state", "inc")},
         }
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
-        """The martingale as it was saved; what makes no sense is an `ArtifactError`."""
+        """Restore a saved martingale; raise `ArtifactError` if its state is invalid."""
         entry = State(state, name="martingale")
         n = entry.integer("n")
         values = entry.numbers("values", at_least=n)

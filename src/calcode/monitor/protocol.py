@@ -1,4 +1,4 @@
-"""What the monitors have in common: one update, one reading, one saved state (SITE.md S7)."""
+"""What all monitors share: one update, one reading, one saved state (SITE.md S7)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from calcode.errors import ArtifactError, SettingsError
 
-#: The one tolerance of SITE.md, on the logarithm of a capital.
+#: The only tolerance of SITE.md, here on the logarithm of a capital.
 _TOLERANCE = 1e-12
 
 
 class Reading(NamedTuple):
-    """Where a capital stands after an update.
+    """The capital after an update.
 
     Attributes
     ----------
     n : int
-        Values seen.
+        Number of values seen.
     log_capital : float
-        Natural logarithm of the capital; the capital itself may be beyond float64.
+        Natural logarithm of the capital; the capital itself may overflow float64.
     alarm_at : int or None
-        The value, counted from 1, at which the capital first reached its line.
+        The value, counted from 1, at which the capital first reached 1 / alpha.
     """
 
     n: int
@@ -31,27 +31,27 @@ class Reading(NamedTuple):
 
 
 class CapitalMonitor(Protocol):
-    """A capital that grows when its null hypothesis fails."""
+    """A monitor whose capital grows if its null hypothesis is false."""
 
     alpha: float
 
     @property
     def reading(self) -> Reading:
-        """Where the capital stands."""
+        """The current capital."""
 
     def update(self, value: Any, /) -> Reading:
-        """Take in one more value."""
+        """Add one value."""
 
     def to_state(self) -> dict[str, Any]:
         """Everything that the next update depends on, as JSON values."""
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
-        """The monitor as it was saved: its later readings are those of one never interrupted, bit for bit."""
+        """Restore a saved monitor; later readings are bit for bit those of one that was never interrupted."""
 
 
 def checked_alpha(alpha: float) -> float:
-    """A bound on false alarms, in (0, 1)."""
+    """Return a bound on false alarms after checking that it is in (0, 1)."""
     if not 0.0 < alpha < 1.0:
         raise SettingsError(f"alpha: {alpha!r} must lie strictly between 0 and 1")
     return float(alpha)
@@ -69,14 +69,14 @@ def reaches(log_capital: float, *, alpha: float) -> bool:
 
 
 class State:
-    """A saved state as a reader sees it: every value has its type and range, or an `ArtifactError` says which has not.
+    """A saved state with checked access: a value of wrong type or range raises an `ArtifactError` that names it.
 
     Parameters
     ----------
     values : object
-        What JSON gave.
+        Parsed from JSON.
     name : str
-        Of the part, for the message.
+        Name of the part, for the message.
     """
 
     def __init__(self, values: object, *, name: str) -> None:
@@ -91,7 +91,7 @@ class State:
         return self._values[key]
 
     def require(self, condition: bool, key: str) -> None:
-        """Raise about `key` unless the condition holds."""
+        """Raise an error about `key` unless the condition holds."""
         if not condition:
             shown = repr(self._values.get(key))
             raise ArtifactError(

@@ -1,4 +1,4 @@
-"""Ranks in a collection that grows: a list of sorted blocks."""
+"""Ranks in a growing collection, stored as a list of sorted blocks."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterable, Iterator
 
 from calcode.errors import EvidenceError
 
-#: Values to a block when it is made; a block of twice as many is halved.
+#: Initial number of values in a block; a block with twice as many is halved.
 _BLOCK = 512
-#: Decimals that are compared. Rounding in a matrix product is far smaller, so that it leaves ties as they are, and
-#: equality of rounded values is transitive, which a tolerance between pairs would not be.
+#: Decimals used in comparisons. Rounding in a matrix product is far smaller, so ties stay ties. Equality of rounded
+#: values is transitive, which a tolerance between pairs would not be.
 _DECIMALS = 12
 
 
 class GrowingRanks:
-    """Values in order, to which others are added one at a time.
+    """Sorted values, to which others are added one at a time.
 
-    An insertion touches one block, so n of them cost O(n sqrt(n)) at worst and about 3 microseconds each up to
-    100,000 values; into one list they would cost O(n^2).
+    An insertion changes one block, so n insertions cost O(n sqrt(n)) at worst, and about 3 microseconds each up to
+    100,000 values; a single list would cost O(n^2).
 
     Parameters
     ----------
     values : iterable of float
-        Finite numbers in any order; compared at 12 decimals (SITE.md, the one tolerance).
+        Finite numbers in any order; compared at 12 decimals (the only tolerance of SITE.md).
 
     Examples
     --------
@@ -51,10 +51,10 @@ class GrowingRanks:
         return itertools.chain.from_iterable(self._blocks)
 
     def insert(self, value: float) -> tuple[int, int]:
-        """Add a value; how many of those before it are greater, and how many are equal."""
+        """Add a value; return how many earlier values are greater, and how many are equal."""
         value = _comparable(value)
         tops, blocks, sizes = self._tops, self._blocks, self._sizes
-        # The first blocks that reach the value and that exceed it: equal values may fill whole blocks.
+        # First block that reaches the value, and first block that exceeds it: equal values may fill whole blocks.
         reaching = bisect_left(tops, value)
         exceeding = bisect_right(tops, value, reaching)
         below = at_most = self._n

@@ -1,4 +1,4 @@
-"""How a model answers: deferral rate, full-set rate and set size, with intervals for every look (SERVICE.md 9)."""
+"""Answer statistics of a model: deferral rate, full-set rate and set size, with intervals (SERVICE.md 9)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calcode.errors import EvidenceError
 from calcode.monitor.confidence import Interval
 from calcode.monitor.protocol import State
 
-#: Of one sequence. Two of them that lie apart while nothing has changed: at most 0.05.
+#: Error of one sequence. Two intervals of an unchanged model are disjoint with probability at most 0.05.
 ALPHA = 0.025
 #: Largest weight (c of the paper).
 _TRUNCATION = 0.5
@@ -17,9 +17,9 @@ _SUMS = ("sum", "squares", "weights", "weighted", "spread")
 
 
 class MeanSequence:
-    """The mean of values in [0, 1] with an interval for every look, in constant memory: every case of a stream counts.
+    """Mean of values in [0, 1] with an interval for every look in constant memory: it counts every case of a stream.
 
-    **Null hypothesis.** Each value has the same mean given the values before it.
+    **Null hypothesis.** Each value has the same mean given the earlier values.
 
     **Theorem** (Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting, JRSS B 2024,
     predictable plug-in empirical Bernstein). Let lambda_t be the smaller of 1/2 and
@@ -27,7 +27,7 @@ class MeanSequence:
     `ConfidenceSequence`. For all t at once, with probability >= 1 - alpha, the mean lies within
     (log(2 / alpha) + sum v_t (-log(1 - lambda_t) - lambda_t)) / sum lambda_t of sum lambda_t x_t / sum lambda_t.
 
-    **Limits.** Wider than `ConfidenceSequence`, which keeps all values.
+    **Limits.** The interval is wider than that of `ConfidenceSequence`, which keeps all values.
 
     Examples
     --------
@@ -44,11 +44,11 @@ class MeanSequence:
 
     @property
     def mean(self) -> float:
-        """Of the values so far; nan without any."""
+        """Mean of the values so far; nan without any."""
         return self._sums["sum"] / self.interval.n if self.interval.n else math.nan
 
     def update(self, value: float) -> Interval:
-        """Take in one more value; the interval is the intersection with all before it."""
+        """Add one value; the new interval is the intersection with all earlier ones."""
         if not 0.0 <= value <= 1.0:
             raise EvidenceError(f"value: {value} is not between 0 and 1")
         sums, t = self._sums, self.interval.n + 1
@@ -73,7 +73,7 @@ class MeanSequence:
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
-        """The sequence as it was saved; what makes no sense is an `ArtifactError`."""
+        """Restore a saved sequence; raise `ArtifactError` if its state is invalid."""
         entry, sequence = State(state, name="rate"), cls()
         n = entry.integer("n")
         sequence._sums = {name: entry.number(name, low=0.0, high=float(n)) for name in _SUMS}
@@ -84,7 +84,7 @@ class MeanSequence:
 
 
 class Rates:
-    """What one model answers, case by case: how often it defers, and how many labels it names otherwise.
+    """Statistics of a model's answers: how often it defers, and how many labels it names otherwise.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Rates:
         self.sequences = {name: MeanSequence() for name in ("deferral", "full_sets", "set_size")}
 
     def update(self, *, deferred: bool, size: int) -> None:
-        """Count an answer; full sets and sizes are of the cases that were answered."""
+        """Count an answer; full sets and sizes are counted over answered cases only."""
         self.sequences["deferral"].update(deferred)
         if not deferred:
             self.sequences["full_sets"].update(size == self.n_classes)
@@ -112,7 +112,7 @@ class Rates:
 
     @property
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Mean and interval of each quantity as JSON values, the mean None without cases; set sizes in labels."""
+        """Mean (None without cases) and interval of each quantity as JSON values; set sizes in labels."""
         found = {}
         for name, sequence in self.sequences.items():
             unit = self.n_classes if name == "set_size" else 1
@@ -122,12 +122,12 @@ class Rates:
         return found
 
     def against(self, expected: Rates | None) -> dict[str, dict[str, Any]]:
-        """The facts, each with what is `expected` and whether it `differs`: the two intervals lie apart.
+        """The facts, each with its `expected` value and whether it `differs`: whether the two intervals are disjoint.
 
         Parameters
         ----------
         expected : Rates or None
-            Of the same model in the shadow; None where it never was.
+            Rates of the same model as a shadow model; None if it never was one.
         """
         shadow = {} if expected is None else expected.facts
         found = {}
@@ -143,7 +143,7 @@ class Rates:
 
     @classmethod
     def from_state(cls, state: Any, *, n_classes: int) -> Self:
-        """The rates as they were saved; what makes no sense is an `ArtifactError`."""
+        """Restore saved rates; raise `ArtifactError` if their state is invalid."""
         entry, rates = State(state, name="rates"), cls(n_classes)
         rates.sequences = {name: MeanSequence.from_state(entry[name]) for name in rates.sequences}
         n = {name: sequence.interval.n for name, sequence in rates.sequences.items()}

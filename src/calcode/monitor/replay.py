@@ -1,4 +1,4 @@
-"""From a model to its monitors, and from decided images to their votes (SITE.md S1 and S7)."""
+"""Make the monitors of a model, and let decided images vote in them (SITE.md S1 and S7)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from calcode.monitor.watch import Case, Watch
 if TYPE_CHECKING:
     from calcode.site import SiteModel
 
-#: Bags of these designs are exchangeable with the coin cases that come later.
+#: Bags of these designs are exchangeable with later coin cases.
 _LIKE_COIN_CASES = ("coin", "consecutive")
 
 
 class Replayed(NamedTuple):
-    """What became of the images of a replay.
+    """Counts of the images of a replay.
 
     Attributes
     ----------
     n : int
-        Images given.
+        Number of images given.
     recognised : int
-        Seen in an earlier replay and left alone.
+        Images seen in an earlier replay, which are ignored.
     votes : int
-        Representatives of groups that had not voted.
+        Representatives of groups that had not voted before.
     in_model : int
-        Representatives whose group calibrated the model: they have no vote.
+        Representatives whose group calibrated the model; they have no vote.
     """
 
     n: int
@@ -47,22 +47,22 @@ class Replayed(NamedTuple):
 def watch_model(model: Calcode | SiteModel, *, false_alarm: float = 0.01, random_state: int = 0) -> Watch:
     """The monitors of a fitted model, before the first image.
 
-    A home model is watched against its own gate, so it alarms at a new site, as it should. A site model is watched
-    against the site's gate; without one M1 is off. M2 takes the bag's scores where the bag was filled by coin or
-    with consecutive patients, and else the first 20 cases of a class; a home model keeps no scores.
+    A home model is compared with its own gate, so it rightly alarms at a new site. A site model is compared with the
+    site's gate; without a gate M1 is off. M2 uses the bag's scores if the bag was filled by coin or with consecutive
+    patients, else the first 20 cases of a class; a home model keeps no scores.
 
     Parameters
     ----------
     model : Calcode or SiteModel
     false_alarm : float
-        P(ever an alarm while nothing changes) is at most this.
+        Bound on the probability that an alarm is ever raised while nothing changes.
     random_state : int
         Seeds the randomised ranks.
 
     Returns
     -------
     Watch
-        `replay` lets images vote in it, as the example there shows.
+        Use `replay` to let images vote, as in its example.
     """
     lines = miss_lines(model)
     if isinstance(model, Calcode):
@@ -90,7 +90,7 @@ def watch_model(model: Calcode | SiteModel, *, false_alarm: float = 0.01, random
 
 
 def miss_lines(model: Calcode | SiteModel) -> dict[str, float]:
-    """Tolerated miss rate of every class, for M3: from the labels that calibrate it and its level."""
+    """Tolerated miss rate of every class, for M3: from its calibrating labels and its level."""
     if isinstance(model, Calcode):
         settings = model.settings_
         levels = dict.fromkeys(model.classes_, settings.miscoverage)
@@ -113,9 +113,9 @@ def replay(
     times: Sequence[str] | None = None,
     secret: bytes = b"",
 ) -> Replayed:
-    """Let images vote in the order of their rows: one image per group, and no group twice.
+    """Let images vote in row order: one image per group, and each group only once.
 
-    Distances and, unless decisions are given, sets are computed for the representatives alone.
+    Distances, and sets unless decisions are given, are computed only for the representatives.
 
     Parameters
     ----------
@@ -123,19 +123,19 @@ def replay(
     model : Calcode or SiteModel
         The model that decided.
     evidence : Evidence
-        With ids, in the order of time; a row without a group is its own. Labels are not looked at.
+        With ids, in the order of time; a row without a group is its own group. Labels are ignored.
     decisions : Decisions, optional
-        As they were given, one for every row; else the model decides.
+        The decisions that were given, one per row; if None, the model decides.
     times : sequence of str, optional
-        Ascending. Images of a group with equal times belong to one visit; the representative is drawn by keyed hash
-        among those of the first one, and among all its rows here where there are no times.
+        Ascending. Images of a group with equal times belong to one visit. The representative is drawn by keyed hash
+        among those of the first visit, or among all rows of the group if there are no times.
     secret : bytes
-        Key of that draw: the site's, so that the image that was reviewed is the one that votes.
+        Key of that draw. Use the site's secret, so that the image that was reviewed is the one that votes.
 
     Returns
     -------
     Replayed
-        How many images there were, and how many voted.
+        The number of images, and how many voted.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def replay(
     ids = evidence.ids.tolist()
     groups = ids if evidence.groups is None else evidence.groups.tolist()
     new = [row for row, name in enumerate(ids) if not watch.knows(name)]
-    # Equal times mean one visit; the position of a time among all orders visits whatever its text looks like.
+    # Equal times mean one visit. Visits are ordered by the position of their time, not by its text.
     visits = None
     if times is not None:
         position = {time: f"{place:09d}" for place, time in reversed(list(enumerate(times)))}

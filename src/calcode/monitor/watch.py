@@ -1,4 +1,4 @@
-"""A model under watch: M1, M2 and M3 with the false alarms divided among them (SITE.md S7)."""
+"""The monitors of a model: M1, M2 and M3, which share the allowed false alarms (SITE.md S7)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FORMAT_VERSION = 1
 
 
 class Case(NamedTuple):
-    """A representative as it was decided (SITE.md S1): what a label that comes later needs.
+    """A representative as it was decided (SITE.md S1), with what a later label needs.
 
     Attributes
     ----------
     labels : tuple of int
-        The set that was given, as class indices; an empty set is a miss.
+        The given set as class indices; an empty set is a miss.
     accepted : bool
-        By the support audit; other cases have no vote in M2 and M3.
+        Whether the support audit accepted the case; other cases have no vote in M2 and M3.
     deferred : bool
-        For whatever reason.
+        Whether the case was deferred, for any reason.
     scores : tuple of float, K of them
         Zero-shot scores 1 - p_rob(y).
     """
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What the observed cases were answered; sizes and full sets are counted over the answered ones (METHOD.md 9)."""
+    """Counts of the answers to observed cases; sizes and full sets only over answered cases (METHOD.md 9)."""
 
     n: int = 0
     deferred: int = 0
@@ -59,7 +59,7 @@ class Answers(NamedTuple):
 
 
 def alarm_shares(false_alarm: float, *, n_classes: int, recalibrations: int) -> tuple[float, float, float]:
-    """Probability of a false alarm that M1 may use up, and M2 and M3 each for one class (SITE.md P6 and S7).
+    """False-alarm probability of M1, and of M2 and M3 for each class (SITE.md P6 and S7).
 
     Examples
     --------
@@ -71,25 +71,25 @@ def alarm_shares(false_alarm: float, *, n_classes: int, recalibrations: int) -> 
 
 
 class Watch:
-    """Monitors of one model: `observe` decided cases, `review` them when their labels come.
+    """Monitors of one model: call `observe` for decided cases and `review` when their labels come.
 
-    `false_alarm` bounds the probability that any of them ever alarms while nothing has changed (SITE.md P6). A third
-    goes to each of M1, M2 and M3, and within M2 and M3 the same share to every class. M3 halves its share at each
-    recalibration. The first calibration of a site is one, so that all its shares together stay within the third.
+    `false_alarm` bounds the probability that any of them ever alarms while nothing has changed (SITE.md P6). M1, M2 and
+    M3 get a third each, and within M2 and M3 every class gets the same share. M3 halves its share at each
+    recalibration. The first calibration of a site counts as one, so that all its shares together stay within the third.
 
     **One vote per group, ever.** A second image of a patient, or a second visit, is not independent of the first, and
-    such votes raise false alarms (SITE.md S7). A group that has voted is ignored.
+    such votes cause false alarms (SITE.md S7). A group that has voted is ignored.
 
     Parameters
     ----------
     classes : sequence of str
         Two or more.
     model_digest : str
-        Of the model that decides.
+        Digest of the model that decides.
     gate : iterable of float or None
         `distance` of the gate's representatives; None turns M1 off.
     references : mapping of str to iterable of float
-        Zero-shot scores of the bag's rows by class; a class not named takes its first 20 cases.
+        Zero-shot scores of the bag's rows by class; a class that is missing here uses its first 20 cases.
     lines : mapping of str to float
         Tolerated miss rate of every class: `miss_line`.
     false_alarm : float
@@ -152,14 +152,14 @@ class Watch:
         self.alarms: list[Alarm] = []
         self.support_history: list[float] = []
         self.answers = Answers()
-        #: What the model that decides now answers, and what it answered in the shadow if it was there; never alarmed.
+        #: Answers of the model that decides now, and its answers as a shadow model, if it was one; they never alarm.
         self.rates = Rates(len(self.classes))
         self.shadow_rates: Rates | None = None
         self.n_out_of_space = 0
         self.n_not_accepted = 0
-        #: Time of the newest image, where the caller has times.
+        #: Time of the newest image, if the caller gives times.
         self.seen_until = ""
-        # Ids and groups are kept as keyed hashes: a state file names no patient.
+        # Ids and groups are kept as keyed hashes, so that a state file names no patient.
         self._hash_key = hashlib.sha256(model_digest.encode()).hexdigest()
         self._ids: set[str] = set()
         self._groups: set[str] = set()
@@ -170,11 +170,11 @@ class Watch:
         return self._hashed(id) in self._ids
 
     def has_voted(self, group: str) -> bool:
-        """Whether this group has had its vote."""
+        """Whether this group has already voted."""
         return self._hashed(group) in self._groups
 
     def note(self, id: str) -> None:
-        """Remember an image that does not represent its group, so that it is recognised when it comes again."""
+        """Remember an image that does not represent its group, so that it is recognised later."""
         self._ids.add(self._hashed(id))
 
     def observe(
@@ -188,21 +188,21 @@ class Watch:
         drawn: bool = True,
         own: Answer | None = None,
     ) -> bool:
-        """Let a case vote in M1 and keep it for its label; False if its group has voted before.
+        """Let a case vote in M1 and keep it for its label; return False if its group has voted before.
 
         Parameters
         ----------
         id, group : str
-            Of the representative; without a group the image is its own.
+            Of the representative; without a group the image is its own group.
         case : Case
         distance : float or None
-            METHOD.md 4's `distance`; None only while M1 is off.
+            `distance` of METHOD.md 4; None only if M1 is off.
         when : str
-            Time of the case, for an alarm.
+            Time of the case; part of an alarm.
         drawn : bool
-            Whether a label of it may come that votes; a case that was not drawn at random is not kept for one.
+            Whether a later label of the case votes; a case that was not drawn at random is not kept for its label.
         own : Answer, optional
-            What the model itself said, where an open alarm made another answer of it.
+            The model's own answer, if an open alarm changed the answer that was given.
         """
         k = len(self.classes)
         if len(case.scores) != k or not all(0 <= label < k for label in case.labels):
@@ -228,17 +228,17 @@ class Watch:
         return True
 
     def review(self, id: str, *, label: int | None, when: str = "") -> bool:
-        """Let the label of a case drawn at random vote in M2 and M3; False if no such case waits for one.
+        """Let the label of a randomly drawn case vote in M2 and M3; return False if no such case waits for one.
 
         Parameters
         ----------
         id : str
-            Of a representative that was observed.
+            A representative that was observed.
         label : int or None
-            Class index, -1 outside the label space, None for a case that stays without a label: a hit in M3, in
-            every class, because its class is not known.
+            Class index, -1 outside the label space, or None for a case that stays without a label. The latter is a hit
+            in M3 for every class, because its class is unknown.
         when : str
-            Time of the label, for an alarm.
+            Time of the label; part of an alarm.
         """
         names = list(self.classes)
         if label is not None and not -1 <= label < len(names):
@@ -246,7 +246,7 @@ class Watch:
         if self._hashed(id) not in self._waiting:
             return False
         case, recalibration = self._waiting.pop(self._hashed(id))
-        # A late label is about the model that decided, and that model's process has ended.
+        # A late label is about the model that decided; if that was an earlier model, its process has ended.
         current = recalibration == self.recalibrations
         if not case.accepted:
             self.n_not_accepted += 1
@@ -269,9 +269,9 @@ class Watch:
         return True
 
     def recalibrate(self, *, lines: Mapping[str, float], model_digest: str) -> None:
-        """The same bag, grown, has a new model: M3 starts anew with half its alpha, M1 and M2 go on (SITE.md S7).
+        """Continue with a new model of the same, grown bag: M3 restarts with half its alpha, M1, M2 go on (SITE.md S7).
 
-        So do the rates, which are about one model. A new bag needs a new `Watch`.
+        The rates restart too, because they describe one model. A new bag needs a new `Watch`.
         """
         self.rates, self.shadow_rates = Rates(len(self.classes)), None
         for name, watch in self.classes.items():
@@ -293,7 +293,7 @@ class Watch:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the state to one JSON file with its SHA-256; the file appears whole or not at all."""
+        """Write the state with its SHA-256 to one JSON file, atomically."""
         state = self.to_state()
         digest = hashlib.sha256(canonical_json(state).encode()).hexdigest()
         with replacing(path) as temporary:
@@ -301,7 +301,7 @@ class Watch:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a state file; one that is damaged, foreign or contradictory is an `ArtifactError`."""
+        """Read a state file; raise `ArtifactError` if it is damaged, of another program, or contradictory."""
         try:
             require_regular(Path(path))
             content = parsed_json(Path(path).read_bytes(), source=str(path))
@@ -355,7 +355,7 @@ class Watch:
 
     @classmethod
     def from_state(cls, state: Any) -> Self:
-        """The watch as it was saved; what makes no sense is an `ArtifactError`."""
+        """Restore a saved watch; raise `ArtifactError` if its state is invalid."""
         entry = State(state, name="watch")
         parts = [State(part, name="classes") for part in entry.items("classes")]
         watches = {part.text("name"): ClassWatch.from_state(part["watch"]) for part in parts}
@@ -400,7 +400,7 @@ class Watch:
         return watch
 
     def _require_agreement(self, entry: State) -> None:
-        """Refuse a state whose shares, histories and alarms are not those that its capitals give."""
+        """Refuse a state whose shares, histories and alarms do not follow from its capitals."""
         n_votes = 0 if self.support is None else self.support.reading.n
         entry.require(len(self.support_history) == n_votes <= len(self._groups), "support_history")
         entry.require(all(alarm.name in self.classes or alarm.monitor == "M1" for alarm in self.alarms), "alarms")
@@ -423,7 +423,7 @@ class Watch:
             entry.require(reached[:1] == ([] if alarm_at is None else [alarm_at]) == raised, "alarms")
 
     def _check(self, monitor: str, name: str, capital: CapitalMonitor, when: str) -> None:
-        """Note an alarm at the update that raised it."""
+        """Record an alarm at the update that raised it."""
         n, log_capital, alarm_at = capital.reading
         raised = [(alarm.monitor, alarm.name, alarm.alpha) for alarm in self.alarms]
         if alarm_at is not None and (monitor, name, capital.alpha) not in raised:

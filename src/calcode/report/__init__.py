@@ -1,4 +1,4 @@
-"""One self-contained page about what a model did on one or several cohorts."""
+"""One self-contained page about a model's decisions on one or several cohorts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answers of a cohort look like: set sizes, deferrals, the audit, subgroups, and single cases."""
+"""Answers of a cohort: set sizes, deferrals, the audit, subgroups, and single cases."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from calcode.report.cohort import CohortFigures, ReportCohort
 from calcode.report.comparison import share_cell, singles_cell
 from calcode.report.parts import Cell, Figure, Part, Table, Text, columns
 
-#: What each reason for a deferral is called.
+#: Names of the reasons for a deferral.
 REASON_WORDS = {Reason.LOW_SUPPORT: "low support (audit)", Reason.EMPTY_SET: "empty set", Reason.FULL_SET: "full set"}
-#: Metadata columns that are reported, and what they are called.
+#: Metadata columns that are reported, and their titles.
 SUBGROUP_COLUMNS = {"site": "site", "sex": "sex", "fitzpatrick": "skin type (Fitzpatrick)", "skin_type": "skin type"}
 _UNKNOWN = "unknown"
 _BINS = 20
-#: Cases shown of each kind.
+#: Number of cases shown of each kind.
 _SHOWN = 6
 
 
@@ -91,7 +91,7 @@ def deferral_figure(figures: CohortFigures) -> Figure:
 
 
 def audit_figure(figures: CohortFigures) -> Figure:
-    """Histogram of the audit p-values; flat where the cohort is like the gate."""
+    """Histogram of the audit p-values; it is flat if the cohort is like the gate."""
     cohort = figures.cohort
     heading = "Are these images like those of the gate?"
     if cohort.model.audit_name_ is None:
@@ -127,9 +127,9 @@ def subgroup_parts(cohort: ReportCohort) -> list[Part]:
 
 
 def subgroup_figure(cohort: ReportCohort, column: str) -> Part:
-    """CALCoDe by the values of one metadata column; a sentence where there is one value only."""
+    """CALCoDe by the values of one metadata column; only a sentence if there is just one value."""
     name = SUBGROUP_COLUMNS[column]
-    # Whole numbers without a decimal point: a column with gaps is read as float.
+    # Integers without a decimal point: a column with missing values is read as float.
     values = [
         int(value) if isinstance(value, float | np.floating) and float(value).is_integer() else value
         for value in cohort.metadata[column]
@@ -164,7 +164,7 @@ def subgroup_figure(cohort: ReportCohort, column: str) -> Part:
 
 
 def range_sentence(groups: Mapping[str, Summary], *, name: str) -> str:
-    """How far apart the groups lie that are large enough to say so."""
+    """Sentence on the range of coverage among groups that are large enough."""
     coverage = {value: summary.coverage for value, summary in groups.items()}
     small = [value for value, estimate in coverage.items() if estimate.n < FEW]
     remark = f" Fewer than {FEW} answered images: {', '.join(small)}." if small else ""
@@ -185,14 +185,14 @@ def range_sentence(groups: Mapping[str, Summary], *, name: str) -> str:
 
 
 def case_parts(figures: CohortFigures) -> list[Part]:
-    """Example cases that the guard kept, and that were missed, with the counts they were taken from."""
+    """Example cases that the guard kept, or that were missed, with the counts of all such cases."""
     cohort, decisions = figures.cohort, figures.cohort.decisions
 
     def images(mask: BoolArray) -> str:
         by_class = listed([f"{name} {n:,}" for name, n in figures.by_class(mask).items()])
         return f"{counted(int(mask.sum()), 'answered image')} ({by_class})"
 
-    # How often the guard made the difference, how often it only made sets larger, and how many answers are wrong.
+    # Counts: the guard made the difference, the guard only made sets larger, the answer is wrong.
     further = counted(int(figures.widened.sum()), "further answered image")
     kept = (
         f"The guard made the difference for {images(figures.kept) if figures.kept.any() else 'no answered image'}: the "
@@ -226,7 +226,7 @@ def case_parts(figures: CohortFigures) -> list[Part]:
 
 
 def case_rows(mask: BoolArray, *, labels: IntArray, shown: int = _SHOWN) -> IntArray:
-    """Rows of the mask, one class after the other in turn, so that no frequent class fills the table.
+    """Rows of the mask, taking the classes in turn, so that no frequent class fills the table.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Charts as data: values, scales and places; `templates/charts.html` draws them as SVG for light, dark and phone.
+"""Charts as data: values, scales and positions; `templates/charts.html` draws them as SVG for light, dark and phone.
 
-Horizontal places are percentages of the width and vertical ones are pixels. So a chart fills whatever width it is
-given while its text keeps its size. Names of rows are ordinary text above their lanes: they wrap, and no line of the
-chart crosses them.
+Horizontal positions are percentages of the width, vertical ones are pixels. So a chart fills any given width while its
+text keeps its size. Names of rows are ordinary text above their lanes: they wrap, and no line of the chart crosses
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from calcode.metrics.intervals import Estimate
 from calcode.metrics.wording import number, percent, short_percent, signed
 
-#: Outlines of the markers around their own origin; form and colour both tell series apart.
+#: Outlines of the markers around their own origin; shape and colour both distinguish the series.
 MARKERS = (
     "M-4 -4H4V4H-4Z",
     "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5Z",
@@ -27,9 +27,9 @@ MARKERS = (
     "M-5.5 -2.5H5.5V2.5H-5.5Z",
     "M0 -3A3 3 0 1 1 0 3A3 3 0 1 1 0 -3Z",
 )
-#: The series of whatever stands behind those that a chart is about.
+#: The series for background data, behind the series that a chart is about.
 MUTED = len(MARKERS) - 1
-#: More ticks than this would touch on a phone.
+#: More ticks than this would touch each other on a phone.
 _MOST_TICKS = 6
 _STEPS: tuple[float, ...] = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5),
@@ -40,7 +40,7 @@ Unit = Literal["share", "points", "number"]
 
 
 def plain_number(value: float) -> str:
-    """A tick with no more digits than it needs.
+    """Text of a tick with no more digits than needed.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def plain_number(value: float) -> str:
     return f"{value:g}"
 
 
-#: How a value and a tick are written, unit by unit.
+#: Functions that format a value and a tick, by unit.
 WRITTEN: dict[Unit, tuple[Callable[[float], str], Callable[[float], str]]] = {
     "share": (percent, short_percent),
     "points": (lambda value: signed(100 * value, digits=1), lambda value: f"{round(100 * value, 4):+g}"),
@@ -60,17 +60,17 @@ WRITTEN: dict[Unit, tuple[Callable[[float], str], Callable[[float], str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """From values to percentages of the width."""
+    """Maps values to percentages of the width."""
 
     low: float
     high: float
 
     def share(self, value: float) -> float:
-        """Place of a value from 0 to 1, kept within the chart."""
+        """Position of a value from 0 to 1, limited to the chart."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
     def place(self, value: float) -> str:
-        """The same in percent.
+        """Position of a value in percent.
 
         Examples
         --------
@@ -80,7 +80,7 @@ class Scale:
         return f"{100 * self.share(value):.3f}%"
 
     def length(self, first: float, second: float) -> str:
-        """Distance between two values."""
+        """Distance between two values, in percent."""
         return f"{100 * (self.share(second) - self.share(first)):.3f}%"
 
     def ticks(self) -> list[float]:
@@ -92,12 +92,12 @@ class Scale:
         return [round(k * step, 6) for k in range(first, last + 1)]
 
 
-#: All shares.
+#: The scale for all shares from 0 to 1.
 UNIT_SCALE = Scale(low=0.0, high=1.0)
 
 
 def share_scale(values: Sequence[float]) -> Scale:
-    """A scale for shares that ends at 1 and starts at the tenth below the smallest value, at most at 0.8.
+    """A scale for shares that ends at 1 and starts at the tenth below the smallest value, but at 0.8 at the latest.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def from_zero(values: Sequence[float]) -> Scale:
 
 @dataclass(frozen=True)
 class ReferenceLine:
-    """A value that the others are read against."""
+    """A value with which the others are compared."""
 
     value: float
     label: str
@@ -137,7 +137,7 @@ class ChartRow:
     ----------
     label : str
     note : str
-        Small print behind the label.
+        Small print after the label.
     values : mapping of int to Estimate or float
         By series: an estimate is drawn as a dot with its interval, a number as a bar from zero.
     marked : bool
@@ -159,11 +159,11 @@ class RowChart:
     rows : sequence of ChartRow
     references : sequence of ReferenceLine
     axis : Scale or None
-        Without one the scale ends at 100 % and holds every interval.
+        Default: a scale that ends at 100 % and includes every interval.
     unit : {"share", "points", "number"}
-        How values and ticks are written.
+        Format of values and ticks.
     heading : str
-        Of one chart among several of a figure.
+        Heading of one of several charts of a figure.
     """
 
     rows: Sequence[ChartRow]
@@ -176,7 +176,7 @@ class RowChart:
 
     @property
     def scale(self) -> Scale:
-        """From values to places."""
+        """The scale of the horizontal axis."""
         drawn = [bound for row in self.rows for _, shown, _ in lanes(row) for bound in (shown.low, shown.value)]
         return self.axis or share_scale(drawn + [line.value for line in self.references])
 
@@ -190,14 +190,14 @@ class RowChart:
 
     @property
     def description(self) -> str:
-        """What is drawn, for those who do not see it."""
+        """The chart as text, for readers who cannot see it."""
         return "; ".join(
             f"{row.label}: {', '.join(self.value_text(shown.value) for _, shown, _ in lanes(row))}" for row in self.rows
         )
 
 
 def lanes(row: ChartRow) -> list[tuple[int, Estimate, bool]]:
-    """What is drawn for a row from top to bottom: its series, its value, and whether it is a bar, without interval."""
+    """The lanes of a row from top to bottom: series, value, and whether it is a bar, which has no interval."""
     return [
         (series, value, False)
         if isinstance(value, Estimate)
@@ -208,7 +208,7 @@ def lanes(row: ChartRow) -> list[tuple[int, Estimate, bool]]:
 
 @dataclass(frozen=True)
 class Segment:
-    """One kind of segment: its name, its style, and its place on the sequential colours (None: a plain style)."""
+    """One kind of segment: its name, its style, and its position on the sequential colours (None: a plain style)."""
 
     name: str
     style: str
@@ -216,14 +216,14 @@ class Segment:
 
     @property
     def text_style(self) -> str:
-        """Style of text on the segment: it must stand out from the third of the colours it lies in."""
+        """Style of text on the segment, chosen by the third of the colour range so that the text is readable."""
         third = "" if self.step is None or self.step < 0.4 else "-mid" if self.step <= 0.6 else "-high"
         return f"on-{self.style}{third}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackRow:
-    """One stacked bar: a name, small print behind it, and one share per part."""
+    """One stacked bar: a name, small print after it, and one share per part."""
 
     label: str
     note: str = ""
@@ -247,7 +247,7 @@ class StackChart:
 
     @property
     def used(self) -> list[Segment]:
-        """Parts for the legend: those on the sequential colours, and the others that occur."""
+        """Parts for the legend: all on the sequential colours, and the others if they occur."""
         return [
             part
             for i, part in enumerate(self.parts)
@@ -255,7 +255,7 @@ class StackChart:
         ]
 
     def segments(self, row: StackRow) -> list[tuple[Segment, float, float]]:
-        """Part, start and end of every segment that can be seen."""
+        """Part, start and end of every visible segment."""
         found, start = [], 0.0
         for part, share in zip(self.parts, row.shares, strict=True):
             if share > 0:
@@ -265,7 +265,7 @@ class StackChart:
 
     @property
     def description(self) -> str:
-        """What is drawn, for those who do not see it."""
+        """The chart as text, for readers who cannot see it."""
         return "; ".join(
             f"{row.label}: "
             + ", ".join(f"{part.name} {percent(end - start)}" for part, start, end in self.segments(row))
@@ -275,15 +275,15 @@ class StackChart:
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """Counts in equal bins of [0, 1] as shares, with the line that a uniform distribution would follow.
+    """Counts in equal bins of [0, 1] as shares, with the line of a uniform distribution.
 
     Attributes
     ----------
     counts : sequence of float
     level : float
-        Bins below it are set apart.
+        Bins below it are highlighted.
     title : str
-        What lies along the axis.
+        Title of the axis.
     """
 
     counts: Sequence[float]
@@ -315,13 +315,13 @@ class Histogram:
 
     @property
     def description(self) -> str:
-        """What is drawn, for those who do not see it."""
+        """The chart as text, for readers who cannot see it."""
         return ", ".join(percent(share) for share in self.shares)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis(Scale):
-    """One direction of a plane: its scale, what it shows, and how its ticks are written."""
+    """One axis of a plane: its scale, its title, and the format of its ticks."""
 
     title: str
     tick_text: Callable[[float], str] = short_percent
@@ -335,15 +335,15 @@ class Marks:
     ----------
     series : int
     name : str
-        For the legend.
+        Name in the legend.
     across, up : tuple of float
-        Coordinates; a point with an undefined one is not drawn.
+        Coordinates; a point with an undefined coordinate is not drawn.
     labels : tuple of str
-        What each point is, shown when it is pointed at; may be empty.
+        Label of each point, shown on hover; may be empty.
     joined : bool
-        Whether a line leads from each point to the next.
+        Whether lines join consecutive points.
     cloud : bool
-        Many small points instead of marks of a form of their own.
+        Whether to draw many small points instead of the series' own markers.
     """
 
     series: int
@@ -366,13 +366,13 @@ class Marks:
 
     @property
     def lines(self) -> list[tuple[tuple[float, float, str], tuple[float, float, str]]]:
-        """Pairs of points that a line joins."""
+        """Pairs of points that are joined by a line."""
         return list(pairwise(self.points)) if self.joined else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaneChart:
-    """Points or lines in a plane, those of the last series in front; references are values of the vertical axis."""
+    """Points or lines in a plane, the last series in front; references are values on the vertical axis."""
 
     marks: Sequence[Marks]
     across: Axis
@@ -384,7 +384,7 @@ class PlaneChart:
 
     @property
     def description(self) -> str:
-        """What is drawn, for those who do not see it."""
+        """The chart as text, for readers who cannot see it."""
         labels = [label for marks in self.marks for label in marks.labels if label]
         return "; ".join(labels) or "; ".join(f"{marks.name}: {len(marks.points)} points" for marks in self.marks)
 

@@ -1,4 +1,4 @@
-"""One cohort of a report: what goes in, and every figure that is shown, computed once (METHOD.md 11)."""
+"""One cohort of a report: its input, and all figures shown, computed once (METHOD.md 11)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ReportCohort:
     Attributes
     ----------
     name : str
-        Short, for tables and sentences: "on ..." must read well, such as "smartphone photographs".
+        Short name for tables and sentences; it must read well after "on", such as "smartphone photographs".
     title, description : str
-        What the images are, in a heading and in a sentence or two.
+        The images, as a heading and in a sentence or two.
     shifted : bool
-        True unless the images are exchangeable with the calibration images: then every figure is observed only.
+        False only if the images are exchangeable with the calibration images; else every figure is only observed.
     labels : ndarray of int, shape (n,)
         True classes; -1 marks an image outside the label space.
     model : Calcode
@@ -39,11 +39,11 @@ class ReportCohort:
     decisions : Decisions
         Its decisions, in the order of the labels.
     ordinary : (str, ndarray of bool, shape (n, K)) or None
-        Name and sets of an ordinary conformal predictor, which answers every image, to compare with.
+        Name and sets of an ordinary conformal predictor for comparison; it answers every image.
     metadata : mapping of str to sequence of n values
         Columns such as site, sex and fitzpatrick; those known to `answers` are reported.
     class_titles : mapping of str to str
-        What a class's short name stands for.
+        Full names of the classes.
     """
 
     name: str
@@ -84,11 +84,11 @@ class ReportCohort:
 
     @property
     def target(self) -> float:
-        """1 - miscoverage: the coverage that was asked for."""
+        """1 - miscoverage, the target coverage."""
         return 1.0 - self.model.settings_.miscoverage
 
     def class_title(self, name: str) -> str:
-        """A class's name with what it stands for."""
+        """A class with its full name, if known."""
         title = self.class_titles.get(name, name)
         return name if title == name else f"{title} ({name})"
 
@@ -114,7 +114,7 @@ class MethodFigures:
 
     @property
     def judged(self) -> tuple[ClassCoverage, ...]:
-        """Classes with enough answered images to be judged."""
+        """Classes with enough answered images for a judgement."""
         return tuple(row for row in self.summary.classwise if row.coverage.n >= FEW)
 
     def clearly_below(self, target: float) -> tuple[ClassCoverage, ...]:
@@ -132,14 +132,14 @@ class CohortFigures:
     cohort : ReportCohort
     ordinary : MethodFigures or None
     ordinary_there : MethodFigures or None
-        The ordinary predictor on the images that CALCoDe answers alone: the fair comparison.
+        The ordinary predictor restricted to the images that CALCoDe answers: the fair comparison.
     localized, guarded : MethodFigures
     kept : ndarray of bool, shape (n,)
-        Answered images whose localized set missed the truth and whose guarded set holds it.
+        Answered images whose localized set missed the true class and whose guarded set contains it.
     missed : ndarray of bool, shape (n,)
-        Answered images whose guarded set misses the truth.
+        Answered images whose guarded set misses the true class.
     widened : ndarray of bool, shape (n,)
-        Answered images whose localized set held the truth and got further labels all the same.
+        Answered images whose localized set contained the true class but that got further labels anyway.
     """
 
     cohort: ReportCohort
@@ -153,25 +153,25 @@ class CohortFigures:
 
     @property
     def methods(self) -> tuple[MethodFigures, ...]:
-        """The ordinary predictor where there is one, the localized sets, and the guarded ones."""
+        """The ordinary predictor if there is one, the localized sets, and the guarded sets."""
         rest = (self.localized, self.guarded)
         return rest if self.ordinary is None else (self.ordinary, *rest)
 
     @property
     def small_classes(self) -> dict[str, int]:
-        """Classes with too few answered images to be called the worst of CALCoDe, and how many they have."""
+        """Classes with too few answered images to be CALCoDe's worst class, and their numbers."""
         summary = self.guarded.summary
         return {row.name: row.coverage.n for row in summary.classwise if row.coverage.n < summary.min_n}
 
     @property
     def reasons(self) -> IntArray:
-        """Images by class and `Reason`, shape (K + 1, 4); the last row holds those outside the label space."""
+        """Images by class and `Reason`, shape (K + 1, 4); the last row is for images outside the label space."""
         counts = np.zeros((len(self.cohort.classes) + 1, len(Reason)), dtype=np.int64)
         np.add.at(counts, (self.cohort.labels, self.cohort.decisions.reason), 1)
         return counts
 
     def by_class(self, mask: BoolArray) -> dict[str, int]:
-        """Images of the mask per class, the most frequent first, classes without any left out."""
+        """Images of the mask per class, the most frequent first; classes without any are left out."""
         counts = {name: int((mask & (self.cohort.labels == y)).sum()) for y, name in enumerate(self.cohort.classes)}
         return {name: n for name, n in sorted(counts.items(), key=lambda entry: -entry[1]) if n}
 
@@ -185,7 +185,7 @@ def cohort_figures(cohort: ReportCohort) -> CohortFigures:
     localized = Outcome.from_arrays(
         sets=decisions.localized_sets, answered=action != Action.DEFER, accepted=decisions.accepted
     )
-    # Classes that the localized rule alone puts into every set: all of them, or none.
+    # Classes that the localized rule itself puts into every set: either all of them or none.
     everywhere = decisions.in_every_set if len(decisions.in_every_set) == len(cohort.classes) else {}
     ordinary = there = None
     if cohort.ordinary is not None:

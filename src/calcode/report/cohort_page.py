@@ -1,4 +1,4 @@
-"""The page about one or several cohorts: an opening for newcomers, then cohort by cohort everything behind it."""
+"""The page about one or several cohorts: an opening for newcomers, then all details cohort by cohort."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _WORDS = (
 def report_sections(
     cohorts: Sequence[CohortFigures], *, introduction: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> list[Section]:
-    """Every section of the page; `write_page` writes them.
+    """All sections of the page, to be written by `write_page`.
 
     Parameters
     ----------
     cohorts : sequence of CohortFigures
         At least one; each with its own model.
     introduction : sequence of str
-        What was tried, on which images, for readers who see the page for the first time.
+        What was tested, and on which images, for first-time readers.
     notes : sequence of str
         Sentences for the end of the page, such as the origin and licence of the data.
     """
@@ -66,7 +66,7 @@ def report_sections(
 
 
 def opening_section(cohorts: Sequence[CohortFigures], introduction: Sequence[str]) -> Section:
-    """What was tried and on which images, three sentences, one picture, and the price."""
+    """What was tested and on which images, three sentences, one picture, and the cost."""
     parts: list[Part] = [
         Columns(
             columns=(
@@ -82,7 +82,7 @@ def opening_section(cohorts: Sequence[CohortFigures], introduction: Sequence[str
 
 
 def usual_introduction(cohorts: Sequence[CohortFigures]) -> list[str]:
-    """What was tried, for a page that does not say so itself."""
+    """Default introduction of a page: what was tested."""
     allowed = listed(sorted({short_percent(1.0 - figures.cohort.target) for figures in cohorts}))
     images = listed(
         [f"{counted(len(figures.cohort.labels), 'image')} of {figures.cohort.title}" for figures in cohorts]
@@ -98,7 +98,7 @@ def usual_introduction(cohorts: Sequence[CohortFigures]) -> list[str]:
 
 
 def opening_figure(cohorts: Sequence[CohortFigures]) -> Figure:
-    """Coverage of every diagnosis, cohort by cohort, all on one scale."""
+    """Coverage of every diagnosis by cohort, all on one scale."""
     methods: list[list[tuple[int, MethodFigures]]] = [
         [(series, method) for series, method in ((0, f.ordinary), (2, f.guarded)) if method is not None]
         for f in cohorts

@@ -1,4 +1,4 @@
-"""Methods compared: all images in one table, class by class in a chart and a table, never coverage without its cost."""
+"""Comparison of methods: all images in one table, classes in a chart and a table, coverage with its cost."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from calcode.report.parts import Cell, Figure, Table, columns
 
 
 def differs(summary: Summary) -> bool:
-    """Whether coverage of what the audit accepts is another figure than coverage of what is answered."""
+    """Whether coverage of accepted images and coverage of answered images are over different images."""
     return summary.audit_coverage.n != summary.coverage.n
 
 
 def singles_cell(summary: Summary) -> Cell:
-    """The record of the single answers."""
+    """Number of single answers and how many are right."""
     singles = summary.singles
     if not singles.n:
         return Cell("none")
@@ -37,7 +37,7 @@ METHOD_HEADINGS = ("coverage", "worst class", "set size", "full sets", "single a
 
 
 def method_cells(summary: Summary) -> list[Cell]:
-    """What a method did on a cohort, under `METHOD_HEADINGS`."""
+    """The figures of a method on a cohort, in the order of `METHOD_HEADINGS`."""
     size = summary.set_size
     return [
         share_cell(summary.coverage, n=True),
@@ -50,7 +50,7 @@ def method_cells(summary: Summary) -> list[Cell]:
 
 
 def cost_table(cohorts: Sequence[CohortFigures]) -> Table:
-    """What the answers of the ordinary predictor and of CALCoDe are worth and cost, cohort by cohort."""
+    """Value and cost of the answers of the ordinary predictor and of CALCoDe, by cohort."""
     sizes = listed(list(dict.fromkeys(str(len(figures.cohort.classes)) for figures in cohorts)), last="or")
     return Table(
         caption=f"What the answers are worth and what they cost. Set size out of {sizes} labels; a full set holds all "
@@ -66,7 +66,7 @@ def cost_table(cohorts: Sequence[CohortFigures]) -> Table:
 
 
 def method_table(figures: CohortFigures) -> Table:
-    """All methods on one cohort, the ordinary one also on the images that CALCoDe answers."""
+    """All methods on one cohort; the ordinary one is also shown on the images that CALCoDe answers."""
     methods = list(figures.methods)
     caption = (
         f"Target coverage {short_percent(figures.cohort.target)}; set size out of {len(figures.cohort.classes)} "
@@ -87,7 +87,7 @@ def method_table(figures: CohortFigures) -> Table:
 
 
 def method_words(method: MethodFigures) -> str:
-    """A method's name with what its coverage costs, for a legend."""
+    """A method's name with the cost of its coverage, for a legend."""
     summary = method.summary
     return (
         f"{method.name}: {number(summary.set_size.value)} labels per set, "
@@ -127,13 +127,13 @@ def class_chart(
 
 
 def class_table(cohorts: Sequence[CohortFigures]) -> Table:
-    """Every class of every cohort, every method."""
+    """Every class of every cohort under every method."""
     rows: list[list[str | Cell]] = []
     for figures in cohorts:
         cohort, methods = figures.cohort, list(figures.methods)
         if figures.ordinary_there is not None:
             methods.insert(1, figures.ordinary_there)
-        # A class without an image has nothing to show; the sentences name it.
+        # A class without images has no figures; the sentences name it.
         for name in [name for name in cohort.classes if figures.guarded.class_row(name).n]:
             tag = "protected" if name in cohort.model.tail_classes_ else ""
             named = Cell(name, tag=tag, below=cohort.name if len(cohorts) > 1 else "")
@@ -155,7 +155,7 @@ def class_table(cohorts: Sequence[CohortFigures]) -> Table:
 def class_figure(figures: CohortFigures) -> Figure:
     """Coverage of every class, before and after the guard."""
     cohort = figures.cohort
-    # The same mark for the same method on every chart, also where there is no ordinary predictor.
+    # Each method keeps its mark on every chart, even if there is no ordinary predictor.
     methods = list(zip(range(3 - len(figures.methods), 3), figures.methods, strict=True))
     below = [f"{method.name} {len(method.clearly_below(cohort.target)) or 'none'}" for _, method in methods]
     protected = listed(list(cohort.model.tail_classes_))

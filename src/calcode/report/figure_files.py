@@ -1,4 +1,4 @@
-"""Figures as SVG, PDF and PNG files, drawn by matplotlib from the same charts as the page: `calcode[figures]`."""
+"""Figures as SVG, PDF and PNG files, drawn by matplotlib from the page's charts; needs `calcode[figures]`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from calcode.report.parts import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: matplotlib's names of the marks, series by series.
+#: matplotlib's names of the markers, by series.
 _MARKS = ("s", "o", "D", "^", "v", "P", "h", ".")
 _WIDTH = 8.0
 _DPI = 150
-#: Heights in inches: of a lane, of the space after a row, of a chart's head and foot, of a plane.
+#: Heights in inches: a lane, the space after a row, a chart's head and foot, a plane.
 _LANE, _ROW, _HEAD, _PLANE = 0.17, 0.16, 0.75, 3.3
-#: Without a date in the file, the same figure gives the same bytes.
+#: Metadata without a date, so that the same figure gives the same bytes.
 _NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
 
 
@@ -37,7 +37,7 @@ def can_draw() -> bool:
 
 @cache
 def colours() -> dict[str, str]:
-    """The light colours of the style sheet by name.
+    """The light colours of the style sheet, by name.
 
     Examples
     --------
@@ -56,13 +56,13 @@ def write_figure(figure: Figure, stem: Path, *, formats: Sequence[str] = ("svg",
     figure : Figure
         With row and plane charts.
     stem : Path
-        Without a suffix; each file appears whole or not at all.
+        Path without a suffix; each file is written atomically.
     formats : sequence of {"svg", "pdf", "png"}
 
     Returns
     -------
     list of Path
-        What was written.
+        The written files.
     """
     import matplotlib
     from matplotlib.figure import Figure as Canvas
@@ -130,7 +130,7 @@ def draw_plane(chart: PlaneChart, ax: Axes) -> None:
 
 
 def draw_rows(chart: RowChart, ax: Axes) -> None:
-    """Dots with intervals, and bars, one lane each."""
+    """Dots with intervals, and bars, one per lane."""
     y, places = 0.0, []
     for row in chart.rows:
         drawn = lanes(row)
@@ -153,5 +153,5 @@ def draw_rows(chart: RowChart, ax: Axes) -> None:
 
 
 def _formatter(write: Callable[[float], str]) -> Callable[[float, float], str]:
-    """What matplotlib calls with a value and a position, of which the second does not matter."""
+    """A formatter for matplotlib, which calls it with a value and a position; the position is ignored."""
     return lambda value, _: write(value)

@@ -1,4 +1,4 @@
-"""What the figures of a cohort say, in sentences that are only written where they are true."""
+"""Findings of a cohort as sentences; each sentence is written only if it is true."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from calcode.metrics.wording import FEW, counted, listed, number, percent, perce
 from calcode.report.cohort import CohortFigures, MethodFigures
 from calcode.report.comparison import differs
 
-#: Classes that a sentence names before it only counts the rest.
+#: Number of classes that a sentence names; the others are only counted.
 _NAMED = 4
-#: From this share of full sets on, the page says what it means for the reader.
+#: Share of full sets from which the page explains what they mean for the reader.
 _MANY_FULL = 0.25
 
 
@@ -20,10 +20,10 @@ _MANY_FULL = 0.25
 
 
 def headline(cohorts: Sequence[CohortFigures]) -> list[str]:
-    """What the ordinary predictor misses, what CALCoDe does about it, and the price: a sentence each."""
+    """What the ordinary predictor misses, what CALCoDe changes, and the cost: one sentence each."""
     sentences = []
     compared = [(figures, figures.ordinary) for figures in cohorts if figures.ordinary is not None]
-    # Said once, where "of 5" is not the number of diagnoses that there are.
+    # Said once, for cases in which "of 5" is not the number of all diagnoses.
     every = [(figures, method) for figures in cohorts for method in figures.methods if method is not figures.localized]
     few = any(len(method.judged) < len(figures.cohort.classes) for figures, method in every)
     judged = f" (of the diagnoses with at least {FEW} answered images)" if few else ""
@@ -69,7 +69,7 @@ def _on(figures: CohortFigures, cohorts: Sequence[CohortFigures]) -> str:
 
 
 def calcode_misses(cohorts: Sequence[CohortFigures], misses: str) -> str:
-    """For how many diagnoses the same is true of CALCoDe, by name."""
+    """For how many diagnoses, by name, the same is true of CALCoDe."""
     found = []
     for figures in cohorts:
         below = figures.guarded.clearly_below(figures.cohort.target)
@@ -82,7 +82,7 @@ def calcode_misses(cohorts: Sequence[CohortFigures], misses: str) -> str:
 
 
 def _record(summary: Summary) -> str:
-    """How many single answers there are, and how many of them are right."""
+    """Number of single answers, and how many are right."""
     singles = summary.singles
     return f"{singles.n:,} ({singles.right:,} right)" if singles.n else "none"
 
@@ -91,7 +91,7 @@ def _record(summary: Summary) -> str:
 
 
 def ordinary_sentences(figures: CohortFigures) -> list[str]:
-    """What an ordinary conformal predictor covers, and which diagnoses it silently misses."""
+    """What an ordinary conformal predictor covers, and which diagnoses it misses unnoticed."""
     method = figures.ordinary
     if method is None:
         return []
@@ -116,7 +116,7 @@ def ordinary_sentences(figures: CohortFigures) -> list[str]:
 
 
 def calcode_sentences(figures: CohortFigures) -> list[str]:
-    """What CALCoDe does about it, and what that costs."""
+    """What CALCoDe changes, and what that costs."""
     summary = figures.guarded.summary
     if not summary.n_in_space:
         return ["No image lies in the label space, so coverage is undefined."]
@@ -145,7 +145,7 @@ def calcode_sentences(figures: CohortFigures) -> list[str]:
 
 
 def shortfall_sentences(figures: CohortFigures) -> list[str]:
-    """Where CALCoDe falls short, and what this cohort cannot tell."""
+    """Where CALCoDe falls short, and what this cohort cannot show."""
     cohort, method, summary = figures.cohort, figures.guarded, figures.guarded.summary
     model = cohort.model
     sentences = []
@@ -179,7 +179,7 @@ def shortfall_sentences(figures: CohortFigures) -> list[str]:
     if few:
         named = _named_classes(figures, few, lambda row: f" ({row.coverage.n})")
         sentences.append(f"Fewer than {FEW} answered images, too few to judge: {named}.")
-    # One sentence for all classes that are in every set because their threshold is infinite.
+    # One sentence for all classes that are in every set because of an infinite threshold.
     everywhere = cohort.decisions.in_every_set
     if everywhere:
         needed = {guard.name: smallest_finite_count(miscoverage=guard.miscoverage) for guard in model.guards_}
@@ -195,7 +195,7 @@ def _calibration(n: int) -> str:
 
 
 def _coverage_with_cost(method: MethodFigures) -> list[str]:
-    """Coverage, never without set size, full-set rate, deferral and single answers."""
+    """Coverage together with set size, full-set rate, deferral and single answers."""
     summary = method.summary
     full, deferred = summary.full_set_rate.value, summary.deferral.value
     return [
@@ -222,10 +222,10 @@ def _named_classes(
 
 
 def guard_sentences(figures: CohortFigures) -> list[str]:
-    """What the guard changes for each protected class, and its price."""
+    """What the guard changes for each protected class, and its cost."""
     model = figures.cohort.model
     if not model.tail_classes_:
-        # Then CALCoDe is the localized rule.
+        # Without protected classes CALCoDe is the localized rule.
         settings, same = model.settings_, "CALCoDe and the localized rule are the same here"
         if settings.protect == "none":
             return [f"The guard is switched off, so {same}."]
@@ -270,7 +270,7 @@ def guard_effect(figures: CohortFigures, name: str) -> str:
 
 
 def worst_class_sentences(figures: CohortFigures) -> list[str]:
-    """CALCoDe's own worst class, whatever else is clearly below the target, and all misses."""
+    """CALCoDe's worst class, other classes clearly below the target, and all misses."""
     cohort, summary = figures.cohort, figures.guarded.summary
     if summary.worst_class is None:
         return []
@@ -294,7 +294,7 @@ def worst_class_sentences(figures: CohortFigures) -> list[str]:
 
 
 def why_unprotected(figures: CohortFigures, name: str) -> str:
-    """What validation showed for a class that is missed here."""
+    """What validation showed for a class that is missed in this cohort."""
     model = figures.cohort.model
     if name in model.tail_classes_:
         return "It is protected all the same."

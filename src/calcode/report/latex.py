@@ -8,7 +8,7 @@ from calcode.report.parts import Cell, Table
 
 _SPECIAL = str.maketrans(
     {sign: rf"\{sign}" for sign in "&%$#_{}"}
-    # A bracket after a line break would be read as its length.
+    # LaTeX would read a bracket after a line break as its optional length.
     | {"[": "{[}", "]": "{]}", "\n": " ", "\u00a0": "~", "\u2212": "$-$", "\u2192": r"$\rightarrow$"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "\u2026": r"\ldots{}"}
@@ -16,7 +16,7 @@ _SPECIAL = str.maketrans(
 
 
 def escaped(text: str) -> str:
-    r"""Text that LaTeX prints as it stands.
+    r"""Escape text so that LaTeX prints it literally.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def escaped(text: str) -> str:
 
 
 def tabular(table: Table) -> str:
-    r"""The tabular environment alone; the best cells are bold, small print stands in brackets.
+    r"""The tabular environment only; the best cells are bold, small print is in brackets.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def latex_table(table: Table) -> str:
 
 
 def file_stem(name: str) -> str:
-    """A name as a file and a label: letters, digits, dots and hyphens alone.
+    """A name for a file or a label: only letters, digits, dots and hyphens.
 
     Examples
     --------

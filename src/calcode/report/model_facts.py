@@ -1,4 +1,4 @@
-"""A fitted model as facts for machines and in sentences for people: what commands print and pages show."""
+"""A fitted model as facts for machines and as sentences for people, for commands and pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calcode.metrics.wording import counted, number, percent, short_percent
 
 
 def model_facts(model: Calcode) -> dict[str, Any]:
-    """Everything that `calcode inspect --json` prints about a model."""
+    """All values that `calcode inspect --json` prints about a model."""
     expected = model.evidence_format_
     return {
         "classes": list(model.classes_),
@@ -58,12 +58,12 @@ def model_facts(model: Calcode) -> dict[str, Any]:
 
 
 def fitted_images(model: Calcode) -> dict[str, int]:
-    """Images per role, in the order in which a fit uses them."""
+    """Images per role, in the order of their use in a fit."""
     return {role: int(model.manifest_[role]["n"]) for role in ROLES if role in model.manifest_}
 
 
 def audit_candidates(model: Calcode) -> dict[str, float]:
-    """AUROC of the diagnostics that were looked at, in their fixed order."""
+    """AUROC of the candidate diagnostics, in their fixed order."""
     return {name: model.audit_aurocs_[name] for name in DIAGNOSTICS if name in model.audit_aurocs_}
 
 
@@ -73,7 +73,7 @@ def images_text(model: Calcode) -> str:
 
 
 def audit_sentence(model: Calcode) -> str:
-    """Which images are deferred before any set is looked at."""
+    """Sentence on which images are deferred before any set is considered."""
     if model.audit_name_ is None or model.audit_auroc_ is None:
         return "There is no audit: every image is accepted, however unlike the calibration images it is."
     level = model.settings_.deferral_level
@@ -97,7 +97,7 @@ def audit_sentence(model: Calcode) -> str:
 
 
 def bandwidth_sentence(model: Calcode) -> str:
-    """Which bandwidth, and why this one."""
+    """Sentence on the bandwidth and the reason for it."""
     if math.isinf(model.bandwidth_):
         return "Localization is switched off (infinite bandwidth): one threshold serves every image."
     if not model.bandwidth_trace_:
@@ -115,7 +115,7 @@ def bandwidth_sentence(model: Calcode) -> str:
 
 
 def level_sentence(model: Calcode) -> str:
-    """How the local level was found, and its value."""
+    """Sentence on how the local level was found, and its value."""
     level = model.settings_.level
     if model.local_level_ is None:
         return f"The level rule is '{level}': it finds a level for every image."
@@ -125,7 +125,7 @@ def level_sentence(model: Calcode) -> str:
 
 
 def guard_sentences(model: Calcode) -> list[str]:
-    """Why each class is protected, and what its threshold means; without any, what that means."""
+    """Sentences on why each class is protected and what its threshold means, or on why there is no guard."""
     sentences = []
     for guard in model.guards_:
         images = counted(guard.n, "calibration image")
@@ -147,7 +147,7 @@ def changed_settings(model: Calcode) -> dict[str, Any]:
     usual = Calcode().get_params()
     changed = {}
     for name, value in model.settings_.get_params().items():
-        # A list and a tuple of the same entries are the same setting.
+        # A list and a tuple with the same entries are the same setting.
         listed = tuple(value) == tuple(usual[name] or ()) if isinstance(value, tuple | list) else False
         if not (value == usual[name] or listed):
             changed[name] = value

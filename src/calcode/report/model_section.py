@@ -1,4 +1,4 @@
-"""The model behind a cohort: protected classes, bandwidth, audit, promises, settings."""
+"""Section about a cohort's model: protected classes, bandwidth, audit, promises, settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HELD_OUT = (
 
 
 def model_parts(cohort: ReportCohort) -> list[Part]:
-    """What was fitted, why, and what is promised."""
+    """What was fitted and why, and what is promised."""
     return [
         protected_figure(cohort),
         *guard_tables(cohort),
@@ -34,7 +34,7 @@ def model_parts(cohort: ReportCohort) -> list[Part]:
 
 
 def protected_figure(cohort: ReportCohort) -> Figure:
-    """Coverage of every class on validation, against the bound that protects a class."""
+    """Coverage of every class on validation, with the bound below which a class is protected."""
     model = cohort.model
     bound = model.tail_evidence_[0].bound
     bars, rows = [], []
@@ -57,7 +57,7 @@ def protected_figure(cohort: ReportCohort) -> Figure:
 
 
 def guard_tables(cohort: ReportCohort) -> list[Part]:
-    """One table of the guards, or nothing without any."""
+    """One table of the guards, or nothing if there are none."""
     rows: list[list[str | Cell]] = []
     for guard in cohort.model.guards_:
         threshold: str | Cell = number(guard.quantile, digits=4)
@@ -77,7 +77,7 @@ def guard_tables(cohort: ReportCohort) -> list[Part]:
 
 
 def bandwidth_figure(model: Calcode) -> Figure:
-    """The candidates that were tried, against their two bounds."""
+    """The candidates that were tried, with their two bounds."""
     heading, sentence = "How local: the bandwidth", bandwidth_sentence(model)
     if not model.bandwidth_trace_:
         return Figure(heading=heading, sentence=sentence)

@@ -1,4 +1,4 @@
-"""The page of `calcode monitor`: alarms, their evidence, coverage with its confidence sequence (SITE.md S7)."""
+"""The page of `calcode monitor`: alarms and evidence, coverage with its confidence sequence (SITE.md S7)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from calcode.report.charts import (
 from calcode.report.page import write_page
 from calcode.report.parts import Cell, Figure, Part, Section, Table, Terms, Text, columns
 
-#: Supposed true coverages for which the page says how many labels an alarm needs.
+#: Assumed true coverages for which the page states how many labels an alarm needs.
 _SUPPOSED = (0.90, 0.85, 0.80, 0.70)
-#: Labels beyond which the wait for an alarm is not written as a number.
+#: Number of labels beyond which the wait for an alarm is not given as a number.
 _LONGEST_WAIT = 1000
-#: Curves that a chart can tell apart, and points that a curve needs at most.
+#: Most curves that a chart can distinguish, and most points of a curve.
 _MOST_CURVES = 7
 _MOST_POINTS = 400
 
 _ALARM_HEADINGS = {"M1": "New images (M1)", "M2": "Scores of {name} (M2)", "M3": "Coverage of {name} (M3)"}
-#: Powers of ten that a chart shows above its line; evidence grows without bound once something has changed.
+#: Powers of ten shown above a chart's alarm line; after a change the evidence grows without bound.
 _SHOWN_ABOVE = 3.0
 _RATES = {
     "deferral": "cases left to a clinician",
@@ -92,7 +92,7 @@ def write_monitor_page(path: str | os.PathLike[str], watch: Watch, *, model_name
     path : path-like
     watch : Watch
     model_name : str
-        What the page calls the model.
+        Name of the model on the page.
     """
     write_page(path, monitor_sections(watch, model_name=model_name), title=f"Monitors of {model_name}")
 
@@ -112,11 +112,11 @@ def monitor_sections(
     watch : Watch
     model_name : str
     names : mapping of str to str, optional
-        Classes spelled out for people.
+        Full names of the classes.
     n_models : int
-        Models that answered while this was watched: one that is calibrated anew is watched on.
+        Number of models that answered during monitoring, which continues when a model is recalibrated.
     in_every_answer : collection of str
-        Classes that the model cannot leave out: that they are never missed is no success.
+        Classes that are in every set of the model: that they are never missed is no success.
     """
     names = names or {}
     marked = {names.get(name, name) for name in in_every_answer}
@@ -141,7 +141,7 @@ def monitor_sections(
 
 
 def alarm_parts(watch: Watch, alarms: Sequence[Alarm], *, model_name: str) -> tuple[Text, ...]:
-    """How many alarms there are, and each with its evidence and advice."""
+    """The number of alarms, and each alarm with its evidence and advice."""
     n = len(alarms)
     head = Text(
         badge=counted(n, "alarm") if n else "no alarm",
@@ -183,10 +183,10 @@ def support_parts(watch: Watch) -> tuple[Text | Figure, ...]:
 
 
 def answer_parts(watch: Watch, *, n_models: int) -> tuple[Part, ...]:
-    """How often it defers and rules nothing out, and how much it leaves possible, against its time in the shadow."""
+    """How often the model defers or rules nothing out, and its set sizes, compared with its time as a shadow."""
     answers, facts = watch.answers, watch.rates.against(watch.shadow_rates)
     answered = answers.n - answers.deferred
-    # The figure below is about the present model alone; this sentence says what it is about.
+    # The figure below is about the present model only, so this sentence states its own scope.
     models = f", {counted(n_models, 'model')}" * (n_models > 1)
     began = f"Since monitoring of this sample began ({counted(answers.n, 'case')}{models})"
     if answered:
@@ -209,7 +209,7 @@ def answer_parts(watch: Watch, *, n_models: int) -> tuple[Part, ...]:
 
 
 def answer_figure(watch: Watch, facts: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """The three rates of `facts` with their intervals, now and in the shadow, as charts and as a table."""
+    """The three rates of `facts` with intervals, now and as a shadow model, as charts and as a table."""
     series = {0: "now"} | ({} if watch.shadow_rates is None else {1: "in the shadow"})
 
     def chart(names: Sequence[str], *, axis: Scale, unit: Unit) -> RowChart:
@@ -316,7 +316,7 @@ def coverage_parts(
 
 
 def coverage_table(classes: Mapping[str, ClassWatch], *, marked: Collection[str]) -> Table:
-    """Coverage of every class with everything that belongs to it."""
+    """Coverage of every class with all related figures."""
     headings = columns(
         "diagnosis", "labels", "without label", "coverage, missing as hits", "coverage, missing as misses"
     )
@@ -356,7 +356,7 @@ def coverage_table(classes: Mapping[str, ClassWatch], *, marked: Collection[str]
 
 
 def evidence_figures(classes: Mapping[str, ClassWatch]) -> tuple[Figure, ...]:
-    """The evidence of M3 and M2, the classes with the most."""
+    """The evidence of M3 and M2, for the classes with the most evidence."""
     monitors = {
         "Evidence that it is missed too often (M3)": {
             name: (e.coverage_history, e.coverage.alpha) for name, e in classes.items()
@@ -387,7 +387,7 @@ def evidence_figures(classes: Mapping[str, ClassWatch]) -> tuple[Figure, ...]:
 
 
 def waits_table(classes: Mapping[str, ClassWatch]) -> Table:
-    """How long each class waits; classes with the same line and level share a row."""
+    """How many labels each class needs for an alarm; classes with the same line and level share a row."""
     names: dict[tuple[float, float], list[str]] = {}
     for name, entry in classes.items():
         names.setdefault((entry.coverage.line, entry.coverage.alpha), []).append(name)
@@ -412,12 +412,12 @@ def waits_table(classes: Mapping[str, ClassWatch]) -> Table:
 
 
 def _evidence_chart(histories: Mapping[str, Sequence[float]], *, alpha: float, across: str) -> PlaneChart:
-    """Evidence over time on a logarithmic axis, with the line that raises the alarm."""
+    """Evidence over time on a logarithmic axis, with the line at which the alarm is raised."""
     line = -math.log10(alpha)
     marks, lowest, highest, longest = [], -1.0, line, 1
     for series, (name, history) in enumerate(histories.items()):
         step = max(1, math.ceil(len(history) / _MOST_POINTS))
-        # The largest of every stretch: a curve that reached the line is seen to reach it.
+        # Keep the largest value of every stretch, so that a curve that reached the line visibly reaches it.
         points = [
             (start + step, max(history[start : start + step]) / math.log(10)) for start in range(0, len(history), step)
         ]

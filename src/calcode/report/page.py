@@ -1,4 +1,4 @@
-"""From sections to one self-contained page: templates with every text escaped, the style sheet inlined, no script."""
+"""Render sections as one self-contained page: escaped templates, inlined style sheet, no script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 DEVICE_NOTE = "Research software, not a medical device."
-#: Libraries whose version may change a digit.
+#: Libraries whose versions may change a digit; the page names them.
 _LIBRARIES = ("numpy", "scipy", "scikit-learn")
 
 
@@ -32,7 +32,7 @@ def style_sheet() -> str:
 
 @cache
 def environment() -> Environment:
-    """The templates of this folder; whatever they print is escaped."""
+    """The template environment of this folder; all printed values are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -49,7 +49,7 @@ def environment() -> Environment:
 
 
 def render_page(sections: Sequence[Section], *, title: str) -> str:
-    """The page as text, the same for the same sections.
+    """The page as text; the same sections give the same text.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def render_page(sections: Sequence[Section], *, title: str) -> str:
 
 
 def write_page(path: str | os.PathLike[str], sections: Sequence[Section], *, title: str) -> None:
-    """Write the page to a file, which appears whole or not at all.
+    """Write the page to a file atomically.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a page is made of: text, tables and figures as data, which templates, LaTeX and figure files read."""
+"""The parts of a page: text, tables and figures as data, used by templates, LaTeX and figure files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Text:
     ----------
     heading : str
     level : {3, 4}
-        Of the heading.
+        Level of the heading.
     badge : str
         A short label under the heading, such as "shifted".
     calm : bool
         Whether the badge is good news; otherwise it is drawn as a warning.
     sentences : tuple of str
     style : {"paragraphs", "list", "lead", "note"}
-        One paragraph each, a list, large print, or a box.
+        One paragraph each, a list, large text, or a box.
     """
 
     heading: str = ""
@@ -48,13 +48,13 @@ class Cell:
     ----------
     text : str
     below : str
-        Small print under it, such as an interval.
+        Small print below the text, such as an interval.
     tag : str
-        A mark next to it, such as "protected".
+        A mark next to the text, such as "protected".
     best : bool
-        Bold, on the page and in LaTeX.
+        Shown in bold, on the page and in LaTeX.
     alarm : bool
-        Underlined in the colour of a warning.
+        Underlined in the warning colour.
     """
 
     text: str
@@ -72,11 +72,11 @@ class Column:
     ----------
     heading : str
     cell : callable or None
-        A row in, its text or `Cell` out; None where the rows are sequences and the column shows its own entry.
+        Maps a row to its text or `Cell`; None if rows are sequences and the column shows its own entry.
     numeric : bool
-        Numbers are set flush right.
+        Numbers are right-aligned.
     rank : callable or None
-        A row in, a number out: the row with the largest one has the best cell.
+        Maps a row to a number; the row with the largest number has the best cell.
     """
 
     heading: str
@@ -86,7 +86,7 @@ class Column:
 
 
 def columns(*headings: str, words: int = 1) -> list[Column]:
-    """Columns of rows that are sequences: the first `words` of them hold words, the others numbers.
+    """Columns for rows that are sequences: the first `words` columns hold text, the others numbers.
 
     Examples
     --------
@@ -98,23 +98,23 @@ def columns(*headings: str, words: int = 1) -> list[Column]:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows and how each column shows them; the first column names the rows.
+    """Rows, and how each column shows them; the first column names the rows.
 
     Attributes
     ----------
     caption : str
-        Says what the table shows, for readers who come to it alone.
+        What the table shows, for readers who see only the table.
     columns : sequence of Column
     rows : DataFrame or sequence
-        Frames are shown row by row; other rows are whatever the columns expect.
+        Data frames are shown row by row; other rows have the type that the columns expect.
     layout : {"stack", "matrix", "scroll"}
-        On a phone every row becomes a card, or print becomes small, or the table scrolls and says so.
+        On a phone: every row becomes a card, or the text becomes small, or the table scrolls and says so.
     name : str
-        Of its LaTeX file; empty where there is none.
+        Name of its LaTeX file; empty if it has none.
     reported : bool
-        Whether the numbers are those of a publication.
+        Whether the numbers are from a publication.
     within : callable or None
-        A row in, its group out: the best cell is looked for within each run of equal groups.
+        Maps a row to its group; each run of equal groups has its own best cell.
 
     Examples
     --------
@@ -133,7 +133,7 @@ class Table:
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """The rows as they are shown; the best cell of a ranked column is bold where there is something to choose."""
+        """The rows as shown; in a ranked column the best cell is bold if there is more than one to choose from."""
         rows: Any = self.rows.itertuples(index=False) if hasattr(self.rows, "itertuples") else self.rows
         lines: list[list[Cell]] = []
         for _, members in groupby(rows, key=self.within or (lambda row: None)):
@@ -160,13 +160,13 @@ class Figure:
     charts : tuple of Chart
         From `calcode.report.charts`.
     legend : tuple of (series, name)
-        A stacked chart has a legend of its own.
+        Names of the series; a stacked chart has its own legend.
     numbers : Table or None
-        Folded below the charts.
+        Table in a fold below the charts.
     numbers_title : str
-        Words on the fold.
+        Title of the fold.
     name : str
-        Of its files; empty where there are none.
+        Name of its files; empty if it has none.
     """
 
     heading: str
@@ -179,7 +179,7 @@ class Figure:
 
     @property
     def cloud(self) -> bool:
-        """Whether all points are too small to have a form of their own."""
+        """Whether all points are too small to have a shape."""
         planes = [chart for chart in self.charts if isinstance(chart, PlaneChart)]
         return bool(planes) and all(marks.cloud for chart in planes for marks in chart.marks)
 
@@ -193,14 +193,14 @@ class Cards:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Words and what they mean, or facts and their values."""
+    """Terms and their meanings, or facts and their values."""
 
     entries: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """Parts that open on a click, without a script; `keep` prints them on paper too."""
+    """Parts that open on a click, without a script; with `keep` they are printed on paper too."""
 
     title: str
     parts: tuple[Part, ...]
@@ -209,13 +209,13 @@ class Fold:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Parts side by side where the screen is wide enough."""
+    """Parts side by side if the screen is wide enough."""
 
     columns: tuple[tuple[Part, ...], ...]
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All of them, column by column."""
+        """All parts, column by column."""
         return tuple(part for column in self.columns for part in column)
 
 
@@ -226,9 +226,9 @@ class Picture:
     Attributes
     ----------
     file : str
-        Its name, relative to the page.
+        File name, relative to the page.
     sentence : str
-        What it shows; stands above it.
+        What the image shows; placed above it.
     """
 
     file: str
@@ -249,7 +249,7 @@ class Section:
     title : str
     parts : tuple of Part
     short : str
-        Its name in the navigation, where the title is too long for it.
+        Name in the navigation, if the title is too long for it.
     new_page : bool
         Whether it begins a new page on paper.
     """
@@ -262,18 +262,18 @@ class Section:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """Its tables, folded ones and those behind figures included."""
+        """Its tables, including folded ones and those of figures."""
         every = [part.numbers if isinstance(part, Figure) else part for part in leaves(self.parts)]
         return tuple(part for part in every if isinstance(part, Table))
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """Its figures, folded ones included."""
+        """Its figures, including folded ones."""
         return tuple(part for part in leaves(self.parts) if isinstance(part, Figure))
 
 
 def leaves(parts: Sequence[Part]) -> Iterator[Part]:
-    """Every part, those inside folds and columns included."""
+    """Every part, including those inside folds and columns."""
     for part in parts:
         if isinstance(part, Fold | Columns):
             yield from leaves(part.parts)

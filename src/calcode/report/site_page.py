@@ -1,4 +1,4 @@
-"""What a site model did on labelled images, on one page (SITE.md S9, S10 and S15)."""
+"""The page about a site model's decisions on labelled images (SITE.md S9, S10 and S15)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOWN_PATIENTS = (
 
 
 def ideal_worst(site: SiteModel, summary: Summary, *, min_n: int = 20) -> float:
-    """The worst class that an exactly valid method would show with these labels on these images (SITE.md S15)."""
+    """Expected worst-class coverage of an exactly valid method with these labels and images (SITE.md S15)."""
     images = {row.name: row.coverage.n for row in summary.classwise if row.coverage.n >= min_n}
     return ideal_worst_coverage(site.thresholds_, images)
 
@@ -28,17 +28,17 @@ def ideal_worst(site: SiteModel, summary: Summary, *, min_n: int = 20) -> float:
 def site_sections(
     site: SiteModel, decisions: Decisions, labels: IntArray, *, class_titles: Mapping[str, str]
 ) -> list[Section]:
-    """The sections of the page; `write_page` writes them.
+    """The sections of the page, to be written by `write_page`.
 
     Parameters
     ----------
     site : SiteModel
     decisions : Decisions
-        Its decisions.
+        The model's decisions.
     labels : ndarray of int, shape (n,)
         True classes; -1 marks an image outside the label space.
     class_titles : mapping of str to str
-        What a class's short name stands for.
+        Full names of the classes.
     """
     summary = summarize(decisions, labels)
     designs = ", ".join(f"{name}: {design}" for name, design in site.settings_.sampling.items())
@@ -62,7 +62,7 @@ def site_sections(
 
 
 def lead_text(site: SiteModel, decisions: Decisions, summary: Summary) -> Text:
-    """Coverage with what it costs, the worst class against an ideal one, and known patients."""
+    """Coverage with its cost, the worst class compared with an ideal one, and known patients."""
     sentences = [
         f"On {counted(summary.n, 'image')} it covers {percent_estimate(summary.coverage)} of those it answers, with "
         f"{number(summary.set_size.value)} of {len(site.classes_)} diagnoses per set on average; "
@@ -82,7 +82,7 @@ def lead_text(site: SiteModel, decisions: Decisions, summary: Summary) -> Text:
 
 
 def class_figure(site: SiteModel, summary: Summary, class_titles: Mapping[str, str]) -> Figure:
-    """Coverage of every class against what is promised, with its labels."""
+    """Coverage of every class compared with the promise, with its number of labels."""
     titles = {name: class_titles.get(name, name) for name in site.classes_}
     levels = sorted(set(site.levels_.values()))
     return Figure(

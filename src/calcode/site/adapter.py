@@ -1,4 +1,4 @@
-"""The ridge adapter of a site: home as a prior, every reviewed image one row (SITE.md S2)."""
+"""The ridge adapter of a site: home is the prior, every reviewed image is one row (SITE.md S2)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Adapter:
     ) -> Self:
         """Solve with A0, shape (p, p), B0, shape (p, K), and the rows phi_i, shape (n, p)."""
         inverse = np.linalg.inv(prior_outer + features.T @ features)
-        # The closed form of S3 reads M from both sides.
+        # Made exactly symmetric, because the closed form of S3 multiplies by M from both sides.
         inverse = (inverse + inverse.T) / 2
         targets = np.eye(prior_by_class.shape[1])[labels]
         return cls(inverse=inverse, weights=inverse @ (prior_by_class + features.T @ targets))
@@ -49,7 +49,7 @@ class Adapter:
         return self._changed(row, label=label, sign=1.0)
 
     def removed(self, row: FloatArray, *, label: int) -> Self:
-        """The adapter without one of its rows: a rank-one down-date."""
+        """The adapter without one of its rows: a rank-one downdate."""
         return self._changed(row, label=label, sign=-1.0)
 
     def _changed(self, row: FloatArray, *, label: int, sign: float) -> Self:

@@ -1,4 +1,4 @@
-"""What else one could do with reviewed local cases, or without them, for comparison (SITE.md S15)."""
+"""Alternatives to a site model, with or without reviewed local cases, for comparison (SITE.md S15)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calcode.site.simulation import DrawFigures, DrawnCases, judged
 
 _LEVEL = 0.05
 _TRIM = 1
-#: Home's calibration images, the site's cohort and a draw in, figures on the patients that were not reviewed out.
+#: Maps home's calibration images, the site's cohort and a draw to figures on the patients that were not reviewed.
 Alternative = Callable[[Evidence, Evidence, DrawnCases], DrawFigures]
 
 
@@ -25,7 +25,7 @@ def _class_thresholds(scores: FloatArray, labels: IntArray, *, n_classes: int) -
 
 
 def _zero_shot(score: Callable[[FloatArray], FloatArray]) -> Alternative:
-    """Zero-shot scores with a threshold per class from the reviewed cases."""
+    """Zero-shot scores, with a threshold per class from the reviewed cases."""
 
     def alternative(home: Evidence, cohort: Evidence, cases: DrawnCases) -> DrawFigures:
         scores = score(robust_probabilities(cohort.prompt_logits, trim=_TRIM))
@@ -60,7 +60,7 @@ def _logistic(*, per_class: bool) -> Alternative:
 
 
 def _label_free(home: Evidence, cohort: Evidence, cases: DrawnCases) -> DrawFigures:
-    """Home's calibration images weighted by how much they look like the site's; no local label is used."""
+    """Home's calibration images, weighted by their similarity to the site's images; no local label is used."""
     from sklearn.linear_model import LogisticRegression
 
     both = np.concatenate([home.embeddings, cohort.embeddings[cases.test]])
@@ -72,7 +72,7 @@ def _label_free(home: Evidence, cohort: Evidence, cases: DrawnCases) -> DrawFigu
     order = np.argsort(own)
     mass = np.cumsum(weights[: len(home)][order])
     at_site = lac_scores(robust_probabilities(cohort.prompt_logits[cases.test], trim=_TRIM))
-    # The image's own weight sits at infinity.
+    # The image's own weight is at infinity.
     total = mass[-1] + weights[len(home) :]
     ranks = np.searchsorted(mass, (1 - _LEVEL) * total - 1e-12)
     limits = np.append(own[order], np.inf)[ranks]
@@ -82,7 +82,7 @@ def _label_free(home: Evidence, cohort: Evidence, cases: DrawnCases) -> DrawFigu
 
 
 def judged_draw(sets: BoolArray, cohort: Evidence, cases: DrawnCases, *, calibrating: IntArray) -> DrawFigures:
-    """Figures of sets on the test images of a draw; the labels that calibrated give the ideal worst class."""
+    """Figures of sets on the test images of a draw; `calibrating` holds the labels for the ideal worst class."""
     counts = np.bincount(calibrating, minlength=cohort.n_classes).tolist()
     thresholds = {
         name: (conformal_rank(n, miscoverage=_LEVEL), n) for name, n in zip(cohort.classes, counts, strict=True)
@@ -90,7 +90,7 @@ def judged_draw(sets: BoolArray, cohort: Evidence, cases: DrawnCases, *, calibra
     return judged(sets, cohort.require_labels()[cases.test], thresholds=thresholds)
 
 
-#: In the order of the tables.
+#: The alternatives, in the order of the tables.
 ALTERNATIVES: dict[str, Alternative] = {
     "zero-shot APS per class": _zero_shot(aps_scores),
     "zero-shot LAC per class": _zero_shot(lac_scores),

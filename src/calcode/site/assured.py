@@ -1,4 +1,4 @@
-"""The assured form: a promise for the bag at hand, by splitting it (SITE.md S6)."""
+"""The assured form: a promise for the reviewed sample at hand, by splitting the bag (SITE.md S6)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from calcode.site.adapter import Adapter
 from calcode.site.levels import SLACK
 from calcode.site.ranking import TOLERANCE, Bag, Ranked, RankRule
 
-#: Share of the bag that trains.
+#: Share of the bag used for training.
 TRAINING_SHARE = 0.4
 
 
 def failure_of_look(look: int, *, assurance: float) -> float:
-    """What look j may spend of the failure probability: (1 - assurance) / (j (j + 1)).
+    """Failure probability that look j may spend: (1 - assurance) / (j (j + 1)).
 
     Examples
     --------
@@ -30,15 +30,15 @@ def failure_of_look(look: int, *, assurance: float) -> float:
 
 
 def exclusion_levels(n: int, *, failure: float) -> FloatArray:
-    """The smallest level at which a label leaves the set, by how many of n calibrating scores lie below its own.
+    """The smallest level at which a label is excluded, by how many of n calibrating scores are below its score.
 
-    The k-th smallest score covers Beta(k, n + 1 - k) of the class; it serves as threshold at a level delta if that is
-    at least 1 - delta with probability 1 - failure. A label above k scores leaves the set from that delta on.
+    The k-th smallest score covers Beta(k, n + 1 - k) of the class. It is a threshold at level delta if it covers at
+    least 1 - delta with probability 1 - failure. A label above k scores is excluded from that delta on.
 
     Returns
     -------
     ndarray of shape (n + 1,)
-        Entry 0 is 1: a label below every score stays in every set.
+        Entry 0 is 1: a label below all scores stays in every set.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class SplitConformal:
         `calibrates` marks the calibrating part.
     rule : RankRule
     failure : float
-        Probability with which a class's promise may fail at this look.
+        Probability with which the promise of a class may fail at this look.
     """
 
     adapter: Adapter
@@ -91,7 +91,7 @@ class SplitConformal:
 
     @property
     def threshold_ranks(self) -> IntArray:
-        """k of SITE.md S6: which calibrating score of its class is the threshold, 0 where none can be; shape (K,)."""
+        """k of SITE.md S6, the rank of the calibrating score that is the threshold; 0 if there is none; shape (K,)."""
         counts = np.bincount(self.bag.labels[self.bag.calibrates], minlength=len(self.rule.miscoverage))
         leaves = [
             exclusion_levels(n, failure=self.failure) <= delta + TOLERANCE
@@ -114,7 +114,7 @@ class SplitConformal:
         return math.ceil(math.log(self.failure) / math.log1p(-miscoverage) - SLACK)
 
     def pool(self, candidate: int) -> tuple[int, ...]:
-        """None: the assured form has no pool."""
+        """Always empty: the assured form has no pool."""
         return ()
 
     def rank(self, features: FloatArray, *, own_rows: IntArray, weights: FloatArray | None) -> Ranked:

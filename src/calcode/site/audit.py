@@ -1,4 +1,4 @@
-"""The audit of a site model: the home diagnostic ranked in the site's own gate (SITE.md S8 and S13)."""
+"""The audit of a site model: the home diagnostic, ranked in the site's own gate (SITE.md S8 and S13)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from calcode.method.evidence import Evidence, one_per_group
 from calcode.method.model import Calcode
 from calcode.site.settings import SiteSettings
 
-#: Representatives that a site gate needs.
+#: Fewest representatives of a site gate.
 MIN_GATE = 19
-#: Of the audit in sharp mode, which has no home model to take it from.
+#: Neighbours of the audit in sharp mode, which has no home model to take the number from.
 SHARP_NEIGHBORS = 10
 
 
 def site_audit(
     settings: SiteSettings, *, home: Calcode | None, reference: Evidence | None, gate: Evidence | None
 ) -> tuple[str, SupportAudit | None]:
-    """Which audit decides, and the audit itself (SITE.md S8).
+    """Return which audit decides, and the audit itself (SITE.md S8).
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def site_audit(
     home : Calcode or None
         None in sharp mode.
     reference : Evidence or None
-        In sharp mode: the images that distances are measured to.
+        In sharp mode: the images to which distances are measured.
     gate : Evidence or None
         Unlabelled representatives of the site.
 
@@ -39,7 +39,7 @@ def site_audit(
     -------
     kind : {"site", "home", "off"}
     audit : SupportAudit or None
-        With `kind` "off" it serves the monitor of the support alone.
+        With `kind` "off" it is used only by the monitor of the support.
     """
     kind = settings.audit or ("off" if gate is None else "site")
     audit = None if home is None else home.audit_
@@ -60,7 +60,7 @@ def site_audit(
             independent=True,
         )
     if kind == "off":
-        # Kept for the monitor of the support alone, which needs a gate.
+        # Kept only for the monitor of the support, which needs a gate.
         return kind, None if gate is None else audit
     if gate is None:
         raise SettingsError("audit: 'site' needs a gate; pass gate=... to fit, or audit='off'")

@@ -1,4 +1,4 @@
-"""Full conformal p-values on a torch device, with the array code of the processor (SITE.md S3 to S6)."""
+"""Full conformal p-values on a torch device, with the same array code as on the CPU (SITE.md S3 to S6)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from calcode.site.ranking import TOLERANCE, Ranking
 if TYPE_CHECKING:
     import torch
 
-#: Numbers in one block of rows times images: 256 MiB of float64 for each of the few arrays that live at a time.
+#: Most values in a block of rows times images: 256 MiB of float64 for each of the few arrays in memory at a time.
 _BLOCK_NUMBERS = 1 << 25
-#: Two scores nearer to each other than this may be ordered differently on the processor; for a sharpness of 1.
+#: The CPU may order two scores closer than this differently; for a sharpness of 1.
 _TIE = 1e-9
 
 
@@ -60,7 +60,7 @@ class DeviceRanking:
     def rank(
         self, features: torch.Tensor, *, weights: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """p-values and outputs of images, as `Ranking.rank` gives them, and the rows that the processor must settle.
+        """p-values and outputs of images, as from `Ranking.rank`, and the rows that must be recomputed on the CPU.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class DeviceRanking:
         p_values[:, torch.as_tensor(~ranks.levels.served, device=p_values.device)] = 1.0
         if weights is not None:
             p_values[torch.isinf(weights)] = 1.0
-            # A sum of weights may end in another digit here.
+            # Here the last digits of a sum of weights may differ.
             levels = torch.as_tensor(ranks.levels.miscoverage, device=p_values.device) + TOLERANCE
             tied |= ((p_values - levels).abs() < _TIE).any(dim=1)
         return p_values, tied

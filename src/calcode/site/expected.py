@@ -1,4 +1,4 @@
-"""What to expect of more labels, and what an exactly valid method would show (SITE.md S8, S10 and S15)."""
+"""What more labels would give, and what an exactly valid method would show (SITE.md S8, S10 and S15)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calcode.site.review import archive_quota, predicted_exclusions
 
 
 def informative_share(sets: BoolArray) -> float:
-    """Share of images with at least one label left out and one in.
+    """Share of images whose set contains some labels but not all.
 
     Examples
     --------
@@ -34,16 +34,16 @@ def ideal_worst_coverage(
 ) -> float:
     """The smallest class coverage that an exactly valid method would show on average (SITE.md S15).
 
-    Each class's coverage is drawn from Beta(k, n + 1 - k), its covered test images from a binomial; the smallest share
-    is averaged over the draws.
+    For each class the coverage is drawn from Beta(k, n + 1 - k), and the number of covered test images from a binomial.
+    The smallest share is averaged over the draws.
 
     Parameters
     ----------
     thresholds : mapping of str to (int, int)
-        Which of its calibrating scores, from the smallest, is a class's threshold, and how many there are. A class
-        without a threshold is in every set and covered always.
+        For each class, the rank of its threshold among its calibrating scores, from the smallest, and their number. A
+        class without a threshold is in every set and always covered.
     images : mapping of str to int
-        Test images of each class that is shown; the others are left out.
+        Test images of each class that is shown; other classes are left out.
     n_draws, random_state : int
 
     Examples
@@ -64,19 +64,19 @@ def ideal_worst_coverage(
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """Informative rate that a number of labels can be expected to give.
+    """Expected informative rate for a number of labels.
 
     Attributes
     ----------
     labels : int
     calibrating, diagnoses : int
-        How many of them calibrate, and for how many diagnoses; an archive's quota leaves labels over that serve none.
+        How many of the labels calibrate, and for how many diagnoses; with an archive's quota some labels do neither.
     informative, low, high : float
-        Mean over draws, and the second smallest and largest tenth of them.
+        Mean over draws, and the draws' 10th and 90th percentiles.
     varied : bool
-        Whether the draws can differ: where all cases of these diagnoses are taken there is one draw.
+        Whether the draws can differ: if all cases of these diagnoses are taken, there is only one draw.
     beyond : bool
-        Whether there are more labels than reviewed cases, so that these were drawn with replacement: a guess.
+        Whether there are more labels than reviewed cases, so that cases were drawn with replacement: an extrapolation.
     """
 
     labels: int
@@ -92,17 +92,17 @@ class CurvePoint:
 def learning_curve(
     site: SiteModel, images: Evidence, sizes: Sequence[int], *, n_draws: int = 20, random_state: int = 0
 ) -> tuple[CurvePoint, ...]:
-    """Informative rate on unlabelled images against the number of labels, by resampling the reviewed cases.
+    """Informative rate on unlabelled images by number of labels, from resampling the reviewed cases.
 
-    An archive is resampled by its quota (SITE.md S1). Beyond the number of reviewed cases these are drawn with
-    replacement and rank more than once, but train once: a copy in the training would make its twin look ordinary.
+    An archive is resampled by its quota (SITE.md S1). Beyond the number of reviewed cases, cases are drawn with
+    replacement. Copies rank but train only once: a copy in the training would make its twin look ordinary.
 
     Parameters
     ----------
     site : SiteModel
-        Fitted, not in the assured form; its prior and settings serve every draw.
+        Fitted, not in the assured form; every draw uses its prior and settings.
     images : Evidence
-        Images of the site that were not reviewed; labels are not looked at.
+        Images of the site that were not reviewed; labels are ignored.
     sizes : sequence of int
     n_draws, random_state : int
     """

@@ -1,4 +1,4 @@
-"""One decision of a site model explained: which diagnoses remain, against which reviewed cases (SITE.md S3)."""
+"""Explain one decision of a site model: which diagnoses remain, compared with which reviewed cases (SITE.md S3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calcode.site.model import SiteModel
 
 
 def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, str] | None = None) -> Explanation:
-    """Decide on one image and say why.
+    """Decide on one image and explain why.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
         One image.
     model : SiteModel
     titles : mapping of str to str, optional
-        What the class names stand for.
+        Full names of the classes.
     """
     if len(evidence) != 1:
         raise EvidenceError(f"evidence: {len(evidence)} images, one is explained at a time")
@@ -41,7 +41,7 @@ def explain_site(evidence: Evidence, *, model: SiteModel, titles: Mapping[str, s
     own_class = model.bag_.labels[own] if own >= 0 else -1
     verdicts = []
     if not decisions.deferred[0]:
-        # Every class, the least strange first; those in every set say nothing about the image and come last.
+        # Every class, the most typical first; classes in every set say nothing about the image and come last.
         (probabilities,) = robust_probabilities(evidence.prompt_logits, trim=model.settings_.trim)
         (scores,) = decisions.scores
         by_rule = [name in model.silenced_classes_ for name in decisions.classes]

@@ -1,4 +1,4 @@
-"""What a fitted site model does: p-values, decisions, and what it says of itself (SITE.md S3 to S10 and S17)."""
+"""Behaviour of a fitted site model: p-values, decisions and statements about itself (SITE.md S3 to S10 and S17)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from calcode.site.settings import SiteSettings
 
 
 class FittedSite:
-    """The state of a fitted `calcode.site.SiteModel`, whose docstring says what it holds, and its decisions."""
+    """The state of a fitted `calcode.site.SiteModel`, described in its docstring, and its decisions."""
 
     home: Calcode | None
     settings_: SiteSettings
@@ -53,7 +53,7 @@ class FittedSite:
     n_trainers_: int
     n_added_: int
     versions_: dict[str, str]
-    # What `_install` derives from the bag.
+    # Derived from the bag by `_install`.
     ranking_: Ranking
     counts_: dict[str, int]
     calibrating_: dict[str, int]
@@ -73,8 +73,8 @@ class FittedSite:
         ----------
         evidence : Evidence
         e : array_like of shape (n,), optional
-            Review probability of every image, required with `calibrate_with="weighted"`; not given: that of the
-            evidence.
+            Review probability of every image, required with `calibrate_with="weighted"`; taken from the evidence if
+            not given.
 
         Returns
         -------
@@ -88,7 +88,7 @@ class FittedSite:
         Parameters
         ----------
         evidence : Evidence
-            Same classes, prompts, dimension and backbone as the home model's; labels are not looked at.
+            Same classes, prompts, dimension and backbone as the home model's; labels are ignored.
         e : array_like of shape (n,), optional
             As in `p_values`.
         """
@@ -98,15 +98,15 @@ class FittedSite:
     def certify_singles(
         self, evidence: Evidence, risk: float = 0.05, confidence: float = 0.9, e: ArrayLike | None = None
     ) -> SinglesCertificate:
-        """Check on a sample of its own how often answers of one label are wrong (SITE.md S17).
+        """Check on a separate sample how often answers of one label are wrong (SITE.md S17).
 
-        If the sample cannot show that at most `risk` of them are, every later single answer gets a second label.
+        If the sample cannot show that at most `risk` of them are wrong, every later single answer gets a second label.
 
         Parameters
         ----------
         evidence : Evidence
-            Labelled images that are neither in the bag nor trainers nor gate; where a group has several, one is drawn
-            as in `fit`. Reference images of sharp mode may serve: the audit leaves an image's own row out.
+            Labelled images that are not in bag, trainers or gate; one per group is drawn as in `fit`. Reference images
+            of sharp mode may be used: the audit ignores an image's own row.
         risk, confidence : float
         e : array_like of shape (n,), optional
             As in `p_values`.
@@ -135,7 +135,7 @@ class FittedSite:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Leave the model as it was if a step of a change fails."""
+        """Restore the model if a step of a change fails."""
         before = dict(vars(self))
         try:
             yield
@@ -145,7 +145,7 @@ class FittedSite:
             raise
 
     def leave_one_out(self) -> BoolArray:
-        """The set that each reviewed case would get if it came now, its own row left out; shape (n, K)."""
+        """The set that each reviewed case would get if it came now, without its own row; shape (n, K)."""
         self._require_fitted()
         bag = self.bag_
         return self.ranking_.rank(bag.features, own_rows=np.arange(len(bag)), weights=bag.weights).sets
@@ -165,7 +165,7 @@ class FittedSite:
         ----------
         n : int
         e : array_like of shape (n,), optional
-            Their review probabilities.
+            Their review probabilities, required in that case.
         """
         if self.settings_.calibrate_with != "weighted":
             return None
@@ -221,16 +221,16 @@ class FittedSite:
 
     @property
     def audit_name_(self) -> str | None:
-        """The diagnostic that defers, None where nothing is deferred for support."""
+        """The diagnostic that defers; None if nothing is deferred for low support."""
         return None if self.audit_ is None or self.audit_kind_ == "off" else self.audit_.name
 
     @property
     def singles_sentence(self) -> str:
-        """What is known about answers of one label (SITE.md S17)."""
+        """Sentence about how often answers of one label are wrong (SITE.md S17)."""
         return NOT_CERTIFIED if self.certificate_ is None else self.certificate_.sentence
 
     def facts_text(self) -> str:
-        """What every printout names: how the reviewed cases were chosen, how many, and what they do not rule out."""
+        """Text for every printout: how the reviewed cases were chosen, how many, and what they do not rule out."""
         designs = set(self.settings_.sampling.values())
         sampling = designs.pop() if len(designs) == 1 else str(self.settings_.sampling)
         labels = ", ".join(f"{name} {count}" for name, count in self.counts_.items())
@@ -240,13 +240,13 @@ class FittedSite:
         )
 
     def shortage_text(self, name: str) -> str:
-        """What a class that is in every set has, and what it needs."""
+        """Labels that a class in every set has, and how many it needs."""
         n, calibrating, delta = self.counts_[name], self.calibrating_[name], self.settings_.miscoverage[name]
         labels = f"{n} reviewed labels" if calibrating == n else f"{calibrating} of {n} reviewed labels calibrate"
         return f"{labels} and {self.ranking_.labels_needed(delta)} needed at {1 - delta:g}"
 
     def prepare(self) -> Self:
-        """Make now what the first decision would make, so that several threads do not each make their own."""
+        """Build now what the first decision would build, so that several threads do not each build their own."""
         self._require_fitted()
         bag = self.bag_
         self.ranking_.rank(bag.features[:1], own_rows=np.array([-1]), weights=None)
@@ -256,7 +256,7 @@ class FittedSite:
 
     @property
     def spent_failure_(self) -> float:
-        """What the looks so far have spent of the failure probability (SITE.md S6)."""
+        """Part of the failure probability spent by the looks so far (SITE.md S6)."""
         assurance = self.settings_.assurance
         if assurance is None:
             return 0.0
@@ -264,7 +264,7 @@ class FittedSite:
 
     @property
     def promises_(self) -> tuple[str, ...]:
-        """What this model promises, to whom, and what it does not (SITE.md S9 and S10)."""
+        """What this model promises, for whom, and what it does not promise (SITE.md S9 and S10)."""
         settings = self.settings_
         failure = None
         if settings.assurance is not None:
@@ -293,7 +293,7 @@ class FittedSite:
 
     @property
     def digest_(self) -> str:
-        """SHA-256 of settings and state, as the file carries it."""
+        """SHA-256 of settings and state, as stored in the file."""
         from calcode.site.model_file import site_digest
 
         if self._digest is None:

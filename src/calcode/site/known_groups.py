@@ -1,4 +1,4 @@
-"""Which images belong to a group that the site model has seen, without ids in clear (SITE.md S1 and S11)."""
+"""Which images belong to a group that the site model has seen, without ids in clear text (SITE.md S1 and S11)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from calcode.errors import RoleError
 from calcode.method.evidence import Evidence
 from calcode.method.roles import HASH_BYTES, keyed_hashes
 
-#: Hashes as hex.
+#: numpy type of a hash in hexadecimal digits.
 _HEX = f"S{2 * HASH_BYTES}"
 _SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
 class KnownGroups:
-    """Keyed hashes of the groups in bag, trainers and gate, and of the bag's ids.
+    """Keyed hashes of the groups in bag, trainers and gate, and of the ids in the bag.
 
     Parameters
     ----------
     key : bytes
-        Differs from model to model.
+        Differs between models.
     unit : {"group", "image"}
-        With "image" every image is its own group and is known by its id.
+        With "image" every image is its own group and is recognised by its id.
     hashes : dict of str to ndarray of bytes
-        "bag" and "bag_ids" in the order of the bag, "trainers" and "gate" sorted. An image without a group or an id
-        has a digest of its own in that place, so that every digest is one and no two of the bag are equal.
+        "bag" and "bag_ids" in the order of the bag, "trainers" and "gate" sorted. An image without a group or id has
+        its own hash there, so that no entry is empty and no two entries of the bag are equal.
     """
 
     key: bytes
@@ -38,7 +38,7 @@ class KnownGroups:
     hashes: dict[str, AnyArray] = field(default_factory=dict)
 
     def admit(self, role: str, evidence: Evidence) -> KnownGroups:
-        """With the bag, or with one more role after the check that none of its groups is in the bag."""
+        """Return a copy with the bag, or with one more role after checking that none of its groups is in the bag."""
         groups, ids = self._own_hashes(evidence)
         if role == "bag":
             return KnownGroups(self.key, self.unit, self.hashes | {"bag": groups, "bag_ids": ids})
@@ -46,7 +46,7 @@ class KnownGroups:
         return KnownGroups(self.key, self.unit, self.hashes | {role: np.unique(groups)})
 
     def with_reviewed(self, evidence: Evidence) -> KnownGroups:
-        """With further rows of the bag, after the check that none of their groups is in it."""
+        """Return a copy with further rows of the bag, after checking that their groups are not in it."""
         self._require_new("reviewed", evidence)
         groups, ids = self._own_hashes(evidence)
         joined = {
@@ -55,7 +55,7 @@ class KnownGroups:
         return KnownGroups(self.key, self.unit, self.hashes | joined)
 
     def _own_hashes(self, evidence: Evidence) -> tuple[AnyArray, AnyArray]:
-        """Hashes of groups and ids; an image without one gets a hash of its own."""
+        """Hashes of groups and ids; an image without one gets its own hash."""
         groups, ids = self._hashed(len(evidence), ids=evidence.ids, groups=evidence.groups)
         first = len(self.hashes.get("bag", ()))
         images = (f"image {first + row}".encode() + vector.tobytes() for row, vector in enumerate(evidence.embeddings))
@@ -76,14 +76,14 @@ class KnownGroups:
             )
 
     def find(self, n: int, *, ids: Iterable[str] | None, groups: Iterable[str] | None) -> tuple[IntArray, BoolArray]:
-        """Row of the bag that shares the image's group, -1 without one, and whether its group is known at all.
+        """For each image, the row of the bag that shares its group (-1 if none), and whether its group is known.
 
         Parameters
         ----------
         n : int
-            Images.
+            Number of images.
         ids, groups : iterable of str or None
-            Of the images, as far as there are any; an empty text is a missing value.
+            Of the images, if available; an empty text is a missing value.
 
         Returns
         -------
@@ -107,7 +107,7 @@ class KnownGroups:
         return by_group, by_id
 
     def _hashed(self, n: int, *, ids: Iterable[str] | None, groups: Iterable[str] | None) -> tuple[AnyArray, AnyArray]:
-        """Hashes of the groups and of the ids, empty where there is none; each of shape (n,)."""
+        """Hashes of the groups and of the ids, empty if missing; each of shape (n,)."""
         return self._column(n, None if self.unit == "image" else groups), self._column(n, ids)
 
     def _column(self, n: int, values: Iterable[str] | None) -> AnyArray:

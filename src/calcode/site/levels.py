@@ -1,4 +1,4 @@
-"""Which level each class can have with the labels it has, and which rows calibrate it (SITE.md S3 and S4)."""
+"""The level that each class can have with its labels, and the rows that calibrate it (SITE.md S3 and S4)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 
 from calcode.arrays import BoolArray, FloatArray, IntArray
 
-#: Slack of every count that is computed from a level.
+#: Slack in every count that is computed from a level.
 SLACK = 1e-9
-#: Fewest labels for which `rare="count"` gives a class a level of its own.
+#: Fewest labels with which `rare="count"` gives a class its own level.
 MIN_COUNT = 9
 
 
 def labels_needed(miscoverage: float, *, steps: int = 1) -> int:
-    """Fewest labels with which the rule covers 1 - delta with `steps` labels above the threshold.
+    """Fewest labels with which the threshold covers 1 - delta with `steps` labels at or above it.
 
-    With one step it is the fewest with which a class can leave a set at all: ceil(1/delta) - 1.
+    With one step, the fewest labels with which a class can be excluded at all: ceil(1/delta) - 1.
 
     Examples
     --------
@@ -30,9 +30,9 @@ def labels_needed(miscoverage: float, *, steps: int = 1) -> int:
 
 
 def thinned_count(n: int, *, miscoverage: float) -> int:
-    """How many of n labels calibrate a class with `slack="thin"`: the largest of 19, 39, 59, ... at 0.05.
+    """How many of n labels calibrate a class with `slack="thin"`: the largest possible of 19, 39, 59, ... at 0.05.
 
-    Below the first step nothing is thinned.
+    Below the first step all labels calibrate.
 
     Examples
     --------
@@ -69,12 +69,12 @@ def thinned_rows(labels: IntArray, *, miscoverage: FloatArray, random_state: int
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClassLevels:
-    """The level of each class and whether it can leave a set at all.
+    """The level of each class, and whether it can be excluded from a set.
 
     Attributes
     ----------
     miscoverage : ndarray of shape (K,)
-        delta_y, or 1/(n_y + 1) where `rare="count"` lets the level follow the count.
+        delta_y, or 1/(n_y + 1) if `rare="count"` derives the level from the count.
     served : ndarray of bool, shape (K,)
         False: the class is in every set.
     """
@@ -91,7 +91,7 @@ def class_levels(
     by_count: bool = False,
     always_protect: Sequence[int] = (),
 ) -> ClassLevels:
-    """Levels for a bag with these counts (SITE.md S3; S4 with `by_count`).
+    """Levels of a bag with these counts (SITE.md S3; S4 with `by_count`).
 
     Parameters
     ----------
@@ -99,9 +99,9 @@ def class_levels(
         Rows of each class in the bag, and those that calibrate it.
     miscoverage : ndarray of shape (K,)
     by_count : bool
-        Whether a class with 9 labels or more but too few for its level gets the level 1/(n_y + 1).
+        Whether a class with at least 9 labels, but too few for its level, gets the level 1/(n_y + 1).
     always_protect : sequence of int
-        Classes that keep their level whatever their count.
+        Classes that keep their level at any count.
 
     Examples
     --------

@@ -29,9 +29,9 @@ from calcode.site.ranking import Bag, RankRule
 from calcode.site.sample import reviewed_probabilities, reviewed_sample
 from calcode.site.settings import SiteChoices
 
-#: Looks at a growing sample; what the last could spend is a millionth of the first's.
+#: Most looks at a growing sample; the last look could spend a millionth of what the first does.
 MOST_LOOKS = 1000
-#: Of the audit in sharp mode (SITE.md S13), which has no home model to take them from.
+#: Settings of the audit in sharp mode (SITE.md S13), which has no home model to take them from.
 _SHARP_TRIM = 1
 _SHARP_DEFERRAL = 0.05
 
@@ -43,7 +43,7 @@ class SiteModel(FittedSite, SiteChoices):
     Parameters
     ----------
     home : Calcode or None
-        A fitted home model; None for sharp mode, where home is the site (SITE.md S13).
+        A fitted home model; None for sharp mode, in which the site is home (SITE.md S13).
     sampling : {"archive", "consecutive", "coin"} or dict of str to these
         How the reviewed cases of each class were chosen.
     miscoverage : float or dict of str to float
@@ -51,15 +51,15 @@ class SiteModel(FittedSite, SiteChoices):
     home_weight, ridge, sharpness : float
         m0, lambda and b of the adapter (SITE.md S2). Nothing is tuned at the site.
     unit : {"group", "image"}
-        "image" takes every image for its own group; the promise is then approximate.
+        "image" treats every image as its own group; the promise is then approximate.
     calibrate_with : {"coin", "weighted", "all"}
         Which reviewed cases calibrate (SITE.md S5).
     unlabelled : {"report", "inf"}
-        What a reviewed case without a label does: it is reported, or it counts as a score of +inf in every class.
+        Handling of reviewed cases without a label: they are reported, or count as a score of +inf in every class.
     rare : {"keep", "count", "pool"}
-        What happens to classes with too few labels (SITE.md S4).
+        Handling of classes with too few labels (SITE.md S4).
     slack : {"keep", "thin"}
-        "thin" lets exactly as many rows calibrate as the level needs (SITE.md S3).
+        With "thin", exactly as many rows calibrate as the level needs (SITE.md S3).
     always_protect : sequence of str
         Classes that are never pooled and keep their level.
     assurance : float or None
@@ -69,9 +69,9 @@ class SiteModel(FittedSite, SiteChoices):
     random_state : int
         Seeds the draw of representatives, thinning and the split of the assured form.
     reference : Evidence, optional
-        In sharp mode: the images that the audit measures distances to.
+        In sharp mode: the images to which the audit measures distances.
     trim : int, optional
-        In sharp mode: prompts dropped at each end; else the home model's.
+        In sharp mode: values dropped at each end; else the home model's setting is used.
 
     Attributes
     ----------
@@ -79,23 +79,23 @@ class SiteModel(FittedSite, SiteChoices):
     counts_ : dict of str to int
         Reviewed cases of each class that train and calibrate.
     calibrating_ : dict of str to int
-        Those of them that calibrate: fewer in the assured form and with `slack="thin"`.
+        How many of them calibrate: fewer in the assured form and with `slack="thin"`.
     thresholds_ : dict of str to (int, int)
-        Which of its calibrating scores, from the smallest, is a class's threshold, and how many there are. A rank of
-        0, or of more than there are: the class is in every set.
+        Rank of the threshold among the calibrating scores of a class, from the smallest, and their number. With rank 0,
+        or a rank above their number, the class is in every set.
     levels_ : dict of str to float
         1 - promised coverage of each class.
     silenced_classes_ : tuple of str
         Classes that are in every set.
     bag_ids_ : tuple of str or None
-        Ids of the reviewed cases in the order of the bag; None in a loaded model, whose file has no ids.
+        Ids of the reviewed cases in the order of the bag; None in a loaded model, because a file has no ids.
     bag_scores_ : dict of str to ndarray
         1 - p_rob(y) of each class's reviewed cases.
     gate_distances_ : ndarray or None
         Ascending distance of one gate image per group to the home reference.
     unlabelled_share_ : float
     n_outside_, n_rejected_, n_unlabelled_ : int
-        Reviewed representatives left out: label -1, rejected by the audit, without a label.
+        Reviewed representatives left out: with label -1, rejected by the audit, without a label.
     home_digest_ : str
     certificate_ : SinglesCertificate or None
 
@@ -132,23 +132,23 @@ class SiteModel(FittedSite, SiteChoices):
         look: int = 1,
         without_label: ArrayLike | None = None,
     ) -> Self:
-        """Draw one reviewed row per group, train the adapter on them and rank with them (SITE.md S1 to S6).
+        """Draw one reviewed row per group, train the adapter on these rows and rank with them (SITE.md S1 to S6).
 
         Parameters
         ----------
         reviewed : Evidence
-            Reviewed cases with labels and groups; -1 is a diagnosis outside the label space.
+            Reviewed cases with labels and groups; -1 means a diagnosis outside the label space.
         trainers : Evidence, optional
-            Other reviewed cases, chosen without looking at these: they train and never calibrate.
+            Other reviewed cases, chosen without knowledge of `reviewed`: they train and never calibrate.
         gate : Evidence, optional
             Unlabelled representatives of the site, at least 19, for the site audit.
         e : array_like of shape (n,), optional
-            Review probability of every reviewed row, for `calibrate_with="weighted"` and "all"; not given: that of
-            the evidence. With "coin" it is not used, and a warning says so.
+            Review probability of every reviewed row, for `calibrate_with="weighted"` and "all"; taken from the
+            evidence if not given. With "coin" it is not used, and a warning says so.
         look : int
-            In the assured form: which look at a growing sample this is, from 1 on.
+            In the assured form: the number of this look at a growing sample, from 1 on.
         without_label : array_like of bool, shape (n,), optional
-            Reviewed rows that got no label (cannot tell, disputed, late); their entry in `labels` is not looked at.
+            Reviewed rows without a label (cannot tell, disputed, late); their entry in `labels` is ignored.
         """
         require_evidence(reviewed, role="reviewed")
         if self.from_file:
@@ -167,12 +167,12 @@ class SiteModel(FittedSite, SiteChoices):
             expected = self.home.evidence_format_
         seen = RoleHashes(b"") if self.home is None else self.home.role_hashes_
         if self.reference is not None:
-            # An image would be its own nearest neighbour in the audit (SITE.md S13).
+            # An image of the reference would be its own nearest neighbour in the audit (SITE.md S13).
             seen = seen.admit("reference", self.reference)
         for role, evidence in (("reviewed", reviewed), ("trainers", trainers), ("gate", gate)):
             if evidence is not None:
                 expected.require(evidence, role=role)
-                # The gate of home and that of the site may share images: neither is compared with the other.
+                # The home gate and the site gate may share images: they are not compared with each other.
                 others = {entry: hashes for entry, hashes in seen.hashes.items() if entry[0] != role}
                 RoleHashes(seen.key, others).require_new(role, identities(evidence))
         trim = self.trim
@@ -213,7 +213,7 @@ class SiteModel(FittedSite, SiteChoices):
                 outer, by_class = self.home.sums_.prior(home_weight=settings.home_weight, ridge=settings.ridge)
             self.n_trainers_ = 0
             if trainers is not None:
-                # With weight 1 (SITE.md S2).
+                # Trainers have weight 1 (SITE.md S2).
                 trainers = trainers[trainers.in_space]
                 self.known_ = self.known_.admit("trainers", trainers)
                 features = site_features(trainers, trim=trim)
@@ -229,15 +229,15 @@ class SiteModel(FittedSite, SiteChoices):
         return self
 
     def add(self, reviewed: Evidence, e: ArrayLike | None = None, without_label: ArrayLike | None = None) -> Self:
-        """Put further reviewed cases into the bag: each is a rank-one update, not a new fit (SITE.md S6).
+        """Add reviewed cases to the bag: each is a rank-one update, not a new fit (SITE.md S6).
 
-        The model is the one that `fit` makes of all reviewed cases, in another order. The time must be chosen by
-        counts or the calendar, not by looking at scores. A certificate of single answers ends.
+        The result is the model that `fit` makes of all reviewed cases, in another order. The time of an update must be
+        chosen by counts or the calendar, not by looking at scores. A certificate of single answers becomes invalid.
 
         Parameters
         ----------
         reviewed : Evidence
-            Reviewed cases of new groups, chosen as those of `fit` were.
+            Reviewed cases of new groups, chosen in the same way as those of `fit`.
         e, without_label
             As in `fit`, of these cases.
         """
@@ -268,7 +268,7 @@ class SiteModel(FittedSite, SiteChoices):
     def _counted(
         self, reviewed: Evidence, probabilities: FloatArray | None, *, without_label: ArrayLike | None
     ) -> tuple[Evidence, Bag, FloatArray]:
-        """The representatives that calibrate, their rows and zero-shot scores; the others are counted."""
+        """The representatives that calibrate, with their rows and zero-shot scores; the others are only counted."""
         settings = self.settings_
         sample = reviewed_sample(
             reviewed,
@@ -291,7 +291,7 @@ class SiteModel(FittedSite, SiteChoices):
         return chosen, bag, 1.0 - robust[np.arange(len(chosen)), labels]
 
     def ranking_for(self, bag: Bag) -> FullConformal | SplitConformal:
-        """The ranking that these reviewed rows would give with this model's prior and settings."""
+        """The ranking of these reviewed rows with this model's prior and settings."""
         settings, rule = self.settings_, self._rule()
         if settings.rare == "pool":
             settings.require_one_level(bag.labels)
@@ -316,7 +316,7 @@ class SiteModel(FittedSite, SiteChoices):
         )
 
     def _install(self, ranking: FullConformal | SplitConformal) -> None:
-        """Keep a ranking of the bag and what is read from it; also after loading."""
+        """Store a ranking of the bag and the values derived from it; also used after loading."""
         self.ranking_ = ranking
         self.unlabelled_share_ = self.n_unlabelled_ / (self.n_unlabelled_ + len(self.bag_))
         counts = np.bincount(self.bag_.labels, minlength=len(self.classes_))
@@ -336,13 +336,13 @@ class SiteModel(FittedSite, SiteChoices):
 
     @classmethod
     def load(cls, path: str | Path, *, trusted: Sequence[str | Path] | None = None) -> SiteModel:
-        """Read a site model; a file that is truncated, altered, foreign or too new is refused.
+        """Read a site model; refuse a file that is truncated, altered, of another program, or too new.
 
         Parameters
         ----------
         path : path-like
         trusted : sequence of str or path-like, optional
-            Public keys; the file must be signed by one of them (`calcode model sign`). Not given: not checked.
+            Public keys; the file must be signed by one of them (`calcode model sign`). None: not checked.
         """
         from calcode.method.artifact import SITE_KEY, read_artifact
         from calcode.site.model_file import site_from

@@ -1,4 +1,4 @@
-"""The site model's file (SITE.md S11): sums, reviewed rows and settings; no home image unless the audit needs it."""
+"""The file of a site model (SITE.md S11): sums, reviewed rows, settings; home images only if the audit needs them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from calcode.site.promises import AUDITS
 from calcode.site.ranking import Bag
 from calcode.site.settings import SiteChoices
 
-#: Plain attributes that travel as they are, with their types.
+#: Plain attributes that are stored unchanged, with their types.
 _FACTS = {
     "home_digest_": str,
     "sharp_": bool,
@@ -70,12 +70,12 @@ _OPTIONAL_TENSORS = {
     "known_gate": TensorRule("gates 32", 0, ord("f"), dtype="|u1", ascending=True),
     "known_trainers": TensorRule("trainers 32", 0, ord("f"), dtype="|u1", ascending=True),
 }
-#: How far M, W and h recomputed on another machine may lie from those that the file carries.
+#: Allowed difference between M, W and h recomputed on another machine and those in the file.
 _RECOMPUTED = 1e-8
-#: How far other sums may.
+#: Allowed difference of other sums.
 _ROUNDING = 1e-6
 _HASH = re.compile(rb"[0-9a-f]{32}")
-#: What a version says about itself need not be what this one would say.
+#: Entries of the metadata that may differ from what this version would write.
 _FREE = frozenset({"format", "versions", "notice"})
 
 
@@ -85,7 +85,7 @@ def site_digest(model: FittedSite) -> str:
 
 
 def save_site(model: FittedSite, path: Path) -> None:
-    """Write the file, after the checks that reading it makes."""
+    """Write the file after the same checks as on reading."""
     metadata, tensors = _metadata(model), _tensors(model)
     written = Artifact(path, SITE_KEY, plain_metadata(metadata), tensors, digest="")
     site_from(written, fault="not written, the model makes no sense")
@@ -93,7 +93,7 @@ def save_site(model: FittedSite, path: Path) -> None:
 
 
 def site_from(artifact: Artifact, *, fault: str = "altered") -> SiteModel:
-    """The site model in a file, after the check that its parts make sense together; `fault` as in `model_from`."""
+    """Build the site model from a file and check that its parts are consistent; `fault` as in `model_from`."""
     with making_sense(artifact, fault=fault):
         model = _restore(artifact.metadata, dict(artifact.tensors))
     model._digest = artifact.digest
@@ -141,7 +141,7 @@ def _metadata(model: FittedSite) -> dict[str, Any]:
 
 
 def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteModel:
-    """The model that `_metadata` and `_tensors` were made of; what follows from the rest is compared."""
+    """Rebuild the model from `_metadata` and `_tensors`; derived values are recomputed and compared."""
     expected = restored(EvidenceFormat, metadata["evidence_format"])
     classes = checked_classes(expected.classes)
     settings = SiteChoices(**metadata["settings"]).checked(classes=classes, trim=metadata["settings"]["trim"])
@@ -207,7 +207,7 @@ def _restore(metadata: dict[str, Any], tensors: dict[str, AnyArray]) -> SiteMode
 
 
 def _contradictions(model: SiteModel) -> dict[str, bool]:
-    """What must not be so among settings, bag, prior, audit and counts, and whether it is."""
+    """Faults among settings, bag, prior, audit and counts, each with whether it is present."""
     settings, bag, audit, known = model.settings_, model.bag_, model.audit_, model.known_.hashes
     n, outer, by_class = len(bag), model.prior_outer_, model.prior_by_class_
     counts = (model.n_unlabelled_, model.n_outside_, model.n_rejected_, model.n_trainers_, model.n_added_)

@@ -1,4 +1,4 @@
-"""Full conformal p-values in closed form: the adapter refitted for every image and label (SITE.md S3 to S5)."""
+"""Full conformal p-values in closed form: as if the adapter were refitted per image and label (SITE.md S3 to S5)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def inverse_probability(
 ) -> Any:
     """1 / softmax(b deleted_i)_y for rows i of class y, with the image in the bag under a candidate label (S3).
 
-    Written for numpy and torch alike.
+    Works with numpy and torch.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def inverse_probability(
     fits : array of shape (m, K)
         W' phi_i.
     own, candidate : int
-        Class y of the rows, and the label k that the images are given.
+        Class y of the rows, and the candidate label k of the images.
     sharpness : float
 
     Returns
@@ -112,7 +112,7 @@ class DeletedRanks:
 
     @cached_property
     def levels(self) -> ClassLevels:
-        """Level of each class, and whether it can leave a set; in a pool it is the pool that has to be large enough."""
+        """Level of each class, and whether it can be excluded; of a pooled class, the pool must be large enough."""
         rule = self.rule
         levels = class_levels(
             self.counts,
@@ -129,14 +129,14 @@ class DeletedRanks:
 
     @property
     def silenced(self) -> BoolArray:
-        """Classes that are in every set, whatever the image; shape (K,)."""
+        """Mask of the classes that are in every set, for any image; shape (K,)."""
         unlabelled = self.rule.n_unlabelled
         ranked = [sum(len(self.rows[j]) for j in self.pool(k) or (k,)) for k in range(len(self.counts))]
         smallest = (1.0 + unlabelled) / (np.array(ranked) + unlabelled + 1.0)
         return np.asarray(~self.levels.served | (smallest > self.levels.miscoverage + TOLERANCE))
 
     def pool(self, candidate: int) -> tuple[int, ...]:
-        """The rare classes when the candidate is counted too; none if it is not rare itself (SITE.md S4)."""
+        """The rare classes if the candidate is counted too; empty if the candidate is not rare (SITE.md S4)."""
         if self.rule.rare != "pool":
             return ()
         rare = tuple(
@@ -182,13 +182,13 @@ class DeletedRanks:
         p_values: FloatArray = (image[:, None] + above) / (image[:, None] + self.masses)
         p_values[:, ~self.levels.served] = 1.0
         if weights is not None:
-            # Images that are never reviewed have no counterpart among the rows.
+            # Images that are never reviewed have no equivalent among the rows.
             p_values[np.isinf(weights)] = 1.0
         return p_values
 
     @cached_property
     def masses(self) -> FloatArray:
-        """What the rows that each class is ranked among weigh together; shape (K,)."""
+        """Total weight of the rows among which each class is ranked; shape (K,)."""
         rows = (np.concatenate([self.rows[own] for own in self.pool(k) or (k,)]) for k in range(len(self.counts)))
         masses = [len(own) if self.weights is None else self.weights[own].sum() for own in rows]
         return np.array(masses) + float(self.rule.n_unlabelled)
@@ -204,14 +204,14 @@ class DeletedRanks:
         leverage: Any,
         fits: Any,
     ) -> Iterator[tuple[int, IntArray, Any]]:
-        """Numbers that are at least 1 where s_i >= s - 1e-12, for every candidate that can leave a set.
+        """Values that are at least 1 where s_i >= s - 1e-12, for every candidate that can be excluded.
 
-        Written for numpy and torch alike.
+        Works with numpy and torch.
 
         Parameters
         ----------
         arrays : module
-            numpy or torch; the others are its arrays.
+            numpy or torch; the other arguments are its arrays.
         shared, own_leverage, outputs
             As in `p_values`.
         probabilities : array of shape (t, K)
@@ -229,11 +229,11 @@ class DeletedRanks:
         n, n_classes = self.fits.shape
         for k in np.flatnonzero(self.levels.served).tolist():
             pool = self.pool(k)
-            # A pool compares 1 - (1 - s) / pi_j, so that rows of a common class do not dominate.
+            # A pool compares 1 - (1 - s) / pi_j, so that rows of a frequent class do not dominate.
             shares = (self.counts + (np.arange(n_classes) == k) + 1.0) / (n + 1.0 + n_classes)
             for own in pool or (k,):
                 rows = self.rows[own]
-                # s_i >= s - 1e-12, said of the probabilities.
+                # s_i >= s - 1e-12, in terms of the probabilities.
                 limit = probabilities[:, k] + TOLERANCE
                 if pool:
                     limit = (probabilities[:, k] / float(shares[k]) + TOLERANCE) * float(shares[own])
@@ -252,7 +252,7 @@ class DeletedRanks:
                     yield k, rows, inverse * limit
 
     def without(self, row: int, *, column: FloatArray) -> DeletedRanks:
-        """The ranks after one row has left the bag: one down-date (SITE.md S1).
+        """The ranks after one row has been removed from the bag: one downdate (SITE.md S1).
 
         Parameters
         ----------
@@ -299,7 +299,7 @@ class FullConformal:
 
     @cached_property
     def ranks(self) -> DeletedRanks:
-        """What every image shares."""
+        """Values that all images share."""
         bag = self.bag
         return DeletedRanks(
             labels=bag.labels,
@@ -312,38 +312,38 @@ class FullConformal:
 
     @property
     def threshold_ranks(self) -> IntArray:
-        """ceil((n_y + 1)(1 - delta_y)), a case of score +inf counted in n_y; shape (K,)."""
+        """ceil((n_y + 1)(1 - delta_y)), where n_y includes cases of score +inf; shape (K,)."""
         counts = np.bincount(self.bag.labels[self.bag.calibrates], minlength=len(self.miscoverage))
         rows = (counts + self.rule.n_unlabelled).tolist()
         return np.array([conformal_rank(n, miscoverage=d) for n, d in zip(rows, self.miscoverage, strict=True)])
 
     @property
     def silenced(self) -> BoolArray:
-        """Classes that are in every set, whatever the image; shape (K,)."""
+        """Mask of the classes that are in every set, for any image; shape (K,)."""
         return self.ranks.silenced
 
     @property
     def miscoverage(self) -> FloatArray:
-        """The level of each class, which may follow its count; shape (K,)."""
+        """The level of each class, which may depend on its count; shape (K,)."""
         return self.ranks.levels.miscoverage
 
     def labels_needed(self, miscoverage: float) -> int:
-        """Fewest calibrating labels with which a class can leave a set; each case of score +inf asks for more."""
+        """Fewest calibrating labels with which a class can be excluded; each case of score +inf raises the number."""
         unlabelled = self.rule.n_unlabelled
         return labels_needed(miscoverage, steps=1 + unlabelled) - unlabelled
 
     def pool(self, candidate: int) -> tuple[int, ...]:
-        """The rare classes that a candidate is ranked among, if any (SITE.md S4)."""
+        """The rare classes among which a candidate is ranked, if any (SITE.md S4)."""
         return self.ranks.pool(candidate)
 
     def added(self, bag: Bag, *, rule: RankRule) -> FullConformal:
-        """The ranking with further rows, each a rank-one update (SITE.md S6).
+        """The ranking with further rows, each added by a rank-one update (SITE.md S6).
 
         Parameters
         ----------
         bag : Bag
         rule : RankRule
-            The rule from now on, in which the cases without a label may be more.
+            The rule from now on; its number of cases without a label may have grown.
         """
         adapter, directions = self.adapter, self.directions
         for row, label in zip(bag.features, bag.labels.tolist(), strict=True):
@@ -353,7 +353,7 @@ class FullConformal:
             directions = directions - np.outer(shared / (1.0 + float(row @ direction)), direction)
             directions = np.concatenate([directions, (adapter.inverse @ row)[None]])
         ranking = FullConformal(adapter=adapter, bag=self.bag.joined(bag), rule=rule)
-        # What `directions` would compute with two more products.
+        # Set here, because `directions` would need two more products.
         vars(ranking)["directions"] = directions
         return ranking
 

@@ -1,4 +1,4 @@
-"""Whom to review at a new site: a plan by archive, by coin or in order of arrival (SITE.md S1 and S5)."""
+"""Choose whom to review at a new site: by archive, by coin or in order of arrival (SITE.md S1 and S5)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calcode.method.model import Calcode
 from calcode.site.levels import labels_needed
 from calcode.site.review import Quota, archive_quota, coin, predicted_exclusions, representatives
 
-#: Why a case is on the sheet; "training" cases train and never calibrate.
+#: Reason on the sheet for a case that trains and never calibrates.
 TRAINING = "training"
 
 
@@ -29,15 +29,15 @@ class ReviewPlan:
     Attributes
     ----------
     rows : ndarray of int
-        Rows of the evidence, in an order that does not depend on the cases.
+        Rows of the evidence, in an order that is independent of the cases.
     why : tuple of str
-        The design that chose each, or "training".
+        The design that chose each case, or "training".
     quota : Quota or None
         How the archive's budget was spent.
     available : dict of int to int or None
         Patients of each class in the archive.
     already : int
-        Groups whose coin had been tossed before and is not tossed again.
+        Groups whose coin was tossed before; it is not tossed again.
     """
 
     rows: IntArray
@@ -49,7 +49,7 @@ class ReviewPlan:
 
 @dataclass(frozen=True, eq=False)
 class CoinFile:
-    """The site's secret and the groups whose coin has been tossed, as keyed numbers.
+    """The site's secret, and the groups whose coin has been tossed, as keyed numbers.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class CoinFile:
 
     @classmethod
     def opened(cls, path: Path) -> CoinFile:
-        """The file's content; a new secret where there is no file yet."""
+        """Read the file; make a new secret if there is no file yet."""
         if not path.exists():
             return cls(os.urandom(32), set())
         try:
@@ -72,7 +72,7 @@ class CoinFile:
             raise FeatureFileError(f"{path}: not a coin file of 'calcode site plan' ({error})") from error
 
     def save(self, path: Path) -> None:
-        """Write it for its owner alone."""
+        """Write the file so that only its owner can read it."""
         with replacing(path) as temporary:
             temporary.write_text(json.dumps({"secret": self.secret.hex(), "tossed": sorted(self.tossed)}))
 
@@ -102,15 +102,15 @@ def plan_archive(
     ----------
     home : Calcode
     evidence : Evidence
-        The archive, with labels, ids and groups. Its labels choose cases and are not copied to the sheet.
+        The archive, with labels, ids and groups. Its labels are used to choose cases and are not copied to the sheet.
     budget : int
         Cases to review.
     secret : bytes
     miscoverage : ndarray of shape (K,)
     classes : sequence of int, optional
-        Classes to serve instead of the greedy choice.
+        Classes to review instead of the greedy choice.
     visits : sequence of str, optional
-        When each image was taken.
+        Time at which each image was taken.
     """
     rows = _representatives(evidence, secret=secret, visits=visits)
     labels = evidence.require_labels()[rows]
@@ -141,11 +141,11 @@ def plan_coin(evidence: Evidence, *, rate: float, coins: CoinFile, visits: Seque
     Parameters
     ----------
     evidence : Evidence
-        With ids and groups; nothing else is looked at.
+        With ids and groups; nothing else is used.
     rate : float
         Share of the groups to review.
     coins : CoinFile
-        Gets the new tosses.
+        The new tosses are added to it.
     visits : sequence of str, optional
     """
     if not 0.0 < rate <= 1.0:
@@ -164,7 +164,7 @@ def plan_coin(evidence: Evidence, *, rate: float, coins: CoinFile, visits: Seque
 def plan_consecutive(
     evidence: Evidence, *, budget: int, secret: bytes, visits: Sequence[str] | None = None
 ) -> ReviewPlan:
-    """The first groups in order of their first visit, or of the file where there are no visits."""
+    """Take the first groups in order of their first visit, or of the file if there are no visits."""
     rows = _representatives(evidence, secret=secret, visits=visits)
     if visits is not None:
         rows = rows[np.argsort(np.asarray(visits)[rows], kind="stable")]
@@ -178,7 +178,7 @@ def _representatives(evidence: Evidence, *, secret: bytes, visits: Sequence[str]
 
 
 def named_groups(evidence: Evidence) -> list[str]:
-    """The group of every image, all of them known."""
+    """The group of every image; raise if one is missing."""
     if evidence.groups is None or not all(evidence.groups.tolist()):
         raise EvidenceError(
             "groups: some images have none; fill the column 'group' with the patient, or the lesion where the patient "

@@ -1,4 +1,4 @@
-"""What a site model promises, and to whom, in plain words (SITE.md S9 and S10)."""
+"""What a site model promises, and for whom, in plain words (SITE.md S9 and S10)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def site_promises(
     failure: float | None,
     sharp: bool,
 ) -> tuple[str, ...]:
-    """One sentence per statement, each beginning with what kind of statement it is.
+    """One sentence per statement; each begins with the kind of the statement.
 
     Parameters
     ----------
@@ -52,17 +52,17 @@ def site_promises(
     counts : ndarray of shape (K,)
         Labels of each class.
     levels : ndarray of shape (K,)
-        The level of each class, which may follow its count.
+        The level of each class, which may depend on its count.
     silenced : ndarray of bool, shape (K,)
         Classes that are in every set.
     pooled : ndarray of bool, shape (K,)
-        Rare classes that are promised together (SITE.md S4).
+        Rare classes that share one promise (SITE.md S4).
     unlabelled_share : float
-        Share of the reviewed cases that got no label.
+        Share of the reviewed cases without a label.
     failure : float or None
-        What this look spends, in the assured form.
+        Failure probability that this look spends, in the assured form.
     sharp : bool
-        Whether home is the site.
+        Whether the site is home (sharp mode).
     """
     unit = "group" if settings.unit == "group" else "image (approximate: images of one patient are not independent)"
     weighted = " after weighting by the review probability" if settings.calibrate_with == "weighted" else ""
@@ -98,7 +98,7 @@ def site_promises(
         )
     else:
         sentences.append(f"Unlabelled: {percent(unlabelled_share)} of the reviewed cases.")
-    # The assured form holds for the sample at hand.
+    # The assured form promises coverage for the sample at hand, not on average.
     sentences += [AUDITS[audit], NOT_PROMISED + AVERAGE * (failure is None)]
     if sharp:
         sentences.append(SHARP_NOTE)

@@ -1,4 +1,4 @@
-"""What ranks candidate labels: the reviewed rows, the rule, and the p-values that come of them (SITE.md S1 to S6)."""
+"""Ranking of candidate labels: the reviewed rows, the rule, and the resulting p-values (SITE.md S1 to S6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from calcode.arrays import BoolArray, FloatArray, IntArray
 from calcode.site.adapter import Adapter
 
-#: s_i >= s is tested with this slack, and p > delta too.
+#: Slack of the tests s_i >= s and p > delta.
 TOLERANCE = 1e-12
 
 
@@ -24,7 +24,7 @@ class Bag:
         phi of each row.
     labels : ndarray of shape (n,)
     calibrates : ndarray of bool, shape (n,)
-        Rows that are ranked; the others only train.
+        Rows used for ranking; the others only train.
     weights : ndarray of shape (n,) or None
         1/e of each row with `calibrate_with="weighted"`.
     """
@@ -38,7 +38,7 @@ class Bag:
         return len(self.labels)
 
     def joined(self, other: Bag) -> Bag:
-        """These rows, then those of another bag; both have weights or neither."""
+        """These rows, followed by those of another bag; either both bags have weights or neither."""
         weights = None
         if self.weights is not None and other.weights is not None:
             weights = np.concatenate([self.weights, other.weights])
@@ -73,7 +73,7 @@ class RankRule:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Ranked:
-    """p-values of n images with what belongs to them.
+    """p-values of n images, with their levels and outputs.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Ranked:
 
 
 class Ranking(Protocol):
-    """Something that ranks candidate labels: full conformal (S3) or the split form (S6)."""
+    """A ranking of candidate labels: full conformal (S3) or the split form (S6)."""
 
     @property
     def adapter(self) -> Adapter:
@@ -103,7 +103,7 @@ class Ranking(Protocol):
 
     @property
     def bag(self) -> Bag:
-        """The reviewed rows, with those marked that calibrate."""
+        """The reviewed rows, with a mark for those that calibrate."""
         ...
 
     def rank(self, features: FloatArray, *, own_rows: IntArray, weights: FloatArray | None) -> Ranked:
@@ -113,7 +113,7 @@ class Ranking(Protocol):
         ----------
         features : ndarray of shape (n, p)
         own_rows : ndarray of shape (n,)
-            Row of the bag that belongs to the image's group and is taken out; -1 where there is none.
+            Row of the bag that belongs to the image's group, which is left out; -1 if there is none.
         weights : ndarray of shape (n,) or None
             1/e(x) of the images.
         """
@@ -121,9 +121,9 @@ class Ranking(Protocol):
 
     @property
     def threshold_ranks(self) -> IntArray:
-        """Which calibrating score of its class, from the smallest, is the threshold; shape (K,).
+        """Rank of the threshold among the calibrating scores of its class, from the smallest; shape (K,).
 
-        0, or more than there are: the class is in every set.
+        With 0, or a rank above their number, the class is in every set.
         """
         ...
 
@@ -134,13 +134,13 @@ class Ranking(Protocol):
 
     @property
     def miscoverage(self) -> FloatArray:
-        """The level of each class, which may follow its count; shape (K,)."""
+        """The level of each class, which may depend on its count; shape (K,)."""
         ...
 
     def labels_needed(self, miscoverage: float) -> int:
-        """Fewest calibrating labels with which a class can leave a set."""
+        """Fewest calibrating labels with which a class can be excluded."""
         ...
 
     def pool(self, candidate: int) -> tuple[int, ...]:
-        """The rare classes that a candidate is ranked among, if any (SITE.md S4)."""
+        """The rare classes among which a candidate is ranked, if any (SITE.md S4)."""
         ...

@@ -17,14 +17,14 @@ from calcode.method.model import Calcode
 from calcode.method.quantiles import conformal_quantile
 from calcode.site.levels import labels_needed
 
-#: First eight bytes of a keyed hash, and how many numbers its first 53 bits make.
+#: First eight bytes of a keyed hash, and the number of values of its first 53 bits.
 _WORD, _COINS = struct.Struct(">Q"), 2.0**53
-#: How much the mean of e_y adds to the gain, so that ties go to the class that says more.
+#: Weight of the mean of e_y in the gain, so that ties go to the class that excludes more.
 _TIE_WEIGHT = 0.001
 
 
 def coin(secret: bytes, group: str) -> float:
-    """The number in [0, 1) that belongs to a group: it is drawn for review if this is below the audit rate.
+    """The number in [0, 1) of a group; the group is drawn for review if it is below the audit rate.
 
     The first 53 bits of HMAC-SHA256(secret, group), so that a toss can be neither guessed nor repeated (SITE.md S5).
 
@@ -37,7 +37,7 @@ def coin(secret: bytes, group: str) -> float:
 
 
 def uniform(digest: bytes) -> float:
-    """The number in [0, 1) that the first 53 bits of a digest make.
+    """The number in [0, 1) that corresponds to the first 53 bits of a digest.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def representatives(
 ) -> IntArray:
     """One row per group, drawn by a keyed hash among the images of its first visit (SITE.md S1).
 
-    Neither audit nor trigger nor label is looked at. A row without a group is its own.
+    Audit, trigger and label are not used. A row without a group is its own group.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def representatives(
         Of n images.
     secret : bytes
     visits : sequence of str, optional
-        When each image was taken; the smallest value is the first visit. Without it all images count.
+        Time at which each image was taken; the smallest value is the first visit. Without it, all images count.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def predicted_exclusions(
     home : Calcode
         With the sums of SITE.md S2.
     evidence : Evidence
-        Unlabelled images of the site; labels are not looked at.
+        Images of the site; labels are ignored.
     miscoverage : ndarray of shape (K,)
     home_weight, ridge : float
 
@@ -118,26 +118,26 @@ def predicted_exclusions(
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """How an archive budget is spent (SITE.md S1).
+    """How the budget of an archive is spent (SITE.md S1).
 
     Attributes
     ----------
     labels : dict of int to int
         Labels for each served class.
     left : int
-        What is left of the budget: reviewed cases that only train.
+        Rest of the budget: reviewed cases that only train.
     """
 
     labels: dict[int, int]
     left: int
 
     def rows(self, labels: IntArray) -> tuple[IntArray, IntArray]:
-        """Which of the patients, given in the order of the draw, calibrate and which only train.
+        """Return which patients, given in the order of the draw, calibrate, and which only train.
 
         Parameters
         ----------
         labels : ndarray of int, shape (n,)
-            Classes of their representatives; -1 is neither.
+            Classes of their representatives; patients with -1 do neither.
 
         Examples
         --------
@@ -158,10 +158,10 @@ def archive_quota(
     available: Mapping[int, int] | None = None,
     classes: Sequence[int] | None = None,
 ) -> Quota:
-    """Which classes to serve with a budget of labels, and with how many each (SITE.md S1).
+    """Choose which classes get labels from a budget, and how many each (SITE.md S1).
 
-    Classes are added by what they promise to exclude per label they need. What then remains goes in steps of 1/delta
-    labels to the class with the fewest steps.
+    Classes are added by the predicted exclusions per label that they need. The remaining budget goes in steps of
+    1/delta labels to the class with the fewest steps.
 
     Parameters
     ----------
@@ -170,9 +170,9 @@ def archive_quota(
     budget : int
     miscoverage : ndarray of shape (K,)
     available : mapping of int to int, optional
-        Groups of each class in the archive; no limit without it.
+        Groups of each class in the archive; unlimited if not given.
     classes : sequence of int, optional
-        The classes to serve, in this order, instead of the greedy choice.
+        The classes that get labels, in this order, instead of the greedy choice.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Cases reviewed because of a trigger: what ignoring it costs, and two remedies (SITE.md S5)."""
+"""Cases that were reviewed because of a trigger: the cost of ignoring this, and two remedies (SITE.md S5)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from calcode.site.model import SiteModel
 from calcode.site.simulation import DrawFigures, DrawnCases, site_figures
 
 REMEDIES = ("ignored", "weighted", "coin")
-#: Probability of review for a triggered case, for another one, and by the coin.
+#: Probability of review for a triggered case, for any other case, and by the coin.
 _TRIGGERED, _OTHERWISE, _COIN = 0.9, 0.02, 0.15
 
 
 def triggered_review(
     home: Calcode, cohort: Evidence, patients: IntArray, fired: BoolArray, *, seed: int
 ) -> dict[str, tuple[DrawFigures, int]]:
-    """One draw: half the patients come and are reviewed by trigger or coin, the others are the test.
+    """One draw: half of the patients are reviewed by trigger or coin, the others are the test.
 
     Parameters
     ----------
@@ -30,15 +30,15 @@ def triggered_review(
     cohort : Evidence
         With labels and groups.
     patients : ndarray of int
-        The row that stands for each patient: `drawn_patients`.
+        The row that represents each patient, from `drawn_patients`.
     fired : ndarray of bool, shape (n,)
-        Images for which the trigger holds.
+        Images on which the trigger fires.
     seed : int
 
     Returns
     -------
     dict of str to (DrawFigures, int)
-        By remedy: the figures, and how many cases calibrated.
+        By remedy: the figures, and the number of cases that calibrated.
     """
     rng = np.random.default_rng([seed, 7])
     order = rng.permutation(patients)

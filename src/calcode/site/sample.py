@@ -17,14 +17,14 @@ from calcode.site.settings import SiteSettings
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReviewedSample:
-    """Which reviewed rows calibrate, and what became of the other representatives.
+    """The reviewed rows that calibrate, and counts of the other representatives.
 
     Attributes
     ----------
     rows : ndarray of int
         In sorted group order.
     n_unlabelled, n_outside : int
-        Accepted representatives without a label, and with one outside the label space.
+        Accepted representatives without a label, and with a label outside the label space.
     n_rejected : int
         Representatives that the audit rejects.
     """
@@ -42,7 +42,7 @@ def reviewed_sample(
     accepted: Callable[[Evidence], BoolArray],
     without_label: ArrayLike | None,
 ) -> ReviewedSample:
-    """Draw one row per group, then leave out what has no label in the label space or is rejected (SITE.md S1).
+    """Draw one row per group, then drop rows without a label in the label space and rejected rows (SITE.md S1).
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def reviewed_sample(
         n labelled rows.
     settings : SiteSettings
     accepted : callable
-        Evidence in, mask of the images that the audit accepts out.
+        Takes evidence and returns the mask of the images that the audit accepts.
     without_label : array_like of bool, shape (n,), or None
     """
     labels = reviewed.require_labels()
@@ -81,12 +81,12 @@ def reviewed_sample(
 
 
 def reviewed_probabilities(reviewed: Evidence, e: ArrayLike | None, *, settings: SiteSettings) -> FloatArray | None:
-    """Review probabilities of the reviewed rows, checked, if the settings need them (SITE.md S5); shape (n,).
+    """Return checked review probabilities of the reviewed rows if the settings need them (SITE.md S5); shape (n,).
 
     Parameters
     ----------
     reviewed : Evidence
-        n rows, with their own probabilities where `e` is not given.
+        n rows, with their own probabilities if `e` is not given.
     e : array_like of shape (n,) or None
     settings : SiteSettings
     """
@@ -106,7 +106,7 @@ def reviewed_probabilities(reviewed: Evidence, e: ArrayLike | None, *, settings:
 
 
 def review_probabilities(e: ArrayLike, *, n: int, lowest: str) -> FloatArray:
-    """e as checked float64 of shape (n,); `lowest` says whether 0 is allowed."""
+    """Return e as checked float64 of shape (n,); `lowest` says whether 0 is allowed."""
     values = np.asarray(e, dtype=np.float64)
     if values.shape != (n,):
         raise EvidenceError(f"e: shape {values.shape} is not ({n},)")

@@ -16,9 +16,9 @@ from calcode.site.levels import labels_needed
 
 DESIGNS = ("archive", "consecutive", "coin")
 DEFAULT_MISCOVERAGE = 0.05
-#: Below this the closed form loses its digits: at 1e-6 it is wrong by 0.15 (SITE.md S11).
+#: With a smaller ridge the closed form loses precision: at 1e-6 its error is 0.15 (SITE.md S11).
 _SMALLEST_RIDGE = 1.0
-#: Of weight, ridge and sharpness; beyond it float64 would decide, not the data.
+#: Upper bound of weight, ridge and sharpness; beyond it float64 rounding would decide instead of the data.
 _LARGEST = 1e6
 _KINDS: dict[str, Kind] = {
     "home_weight": Kind("number", high=_LARGEST),
@@ -45,7 +45,7 @@ _REVIEW_BIAS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SiteSettings:
-    """Every choice a user of `calcode.site.SiteModel` makes, in checked form."""
+    """Every choice of a user of `calcode.site.SiteModel`, in checked form."""
 
     sampling: dict[str, str]
     miscoverage: dict[str, float]
@@ -73,7 +73,7 @@ class SiteSettings:
         return np.array(list(self.miscoverage.values()))
 
     def require_review(self, e: FloatArray | None) -> None:
-        """Check that the reviewed rows may calibrate under these settings (SITE.md S5)."""
+        """Raise unless the reviewed rows may calibrate under these settings (SITE.md S5)."""
         if self.calibrate_with == "all" and (e is None or np.ptp(e) > 0):
             raise SettingsError(_REVIEW_BIAS)
         if self.calibrate_with == "weighted" and e is None:
@@ -83,7 +83,7 @@ class SiteSettings:
             )
 
     def require_one_level(self, labels: IntArray) -> None:
-        """Check that the classes that a pool may hold with these labels have one level (SITE.md S4)."""
+        """Raise unless all classes that a pool may hold with these labels have the same level (SITE.md S4)."""
         counts = np.bincount(labels, minlength=len(self.miscoverage))
         rare = {
             name: delta
@@ -99,7 +99,7 @@ class SiteSettings:
 
 @dataclass(kw_only=True, eq=False)
 class SiteChoices:
-    """Every choice a user of `SiteModel` makes, as given; `checked` gives them in plain form or says which is wrong.
+    """Every choice of a user of `SiteModel` as given; `checked` returns them in plain form or says which is wrong.
 
     See `calcode.site.SiteModel` for their meaning.
     """
@@ -121,14 +121,14 @@ class SiteChoices:
     trim: int | None = None
 
     def checked(self, *, classes: Sequence[str], trim: int) -> SiteSettings:
-        """The settings in plain form, or an error that names the first wrong one.
+        """Return the settings in plain form, or raise an error that names the first wrong one.
 
         Parameters
         ----------
         classes : sequence of str
-            The label space, which the entries per class must name.
+            The label space, whose names the entries per class must use.
         trim : int
-            The home model's, or that of sharp mode.
+            The home model's setting, or that of sharp mode.
         """
         values = {entry.name: getattr(self, entry.name) for entry in fields(SiteChoices)} | {"trim": trim}
         checked = {name: kind.check(name, values[name]) for name, kind in _KINDS.items()}
@@ -169,7 +169,7 @@ class SiteChoices:
 
 
 def _per_class(name: str, value: Any, *, classes: Sequence[str], default: Any) -> dict[str, Any]:
-    """One value for every class, given once or by class."""
+    """Return one value per class, from one value for all or from a mapping by class."""
     if not isinstance(value, Mapping):
         return dict.fromkeys(classes, value)
     unknown = [key for key in value if key not in classes]

@@ -1,4 +1,4 @@
-"""The sheet that a reviewer fills in: id, group, label and why, without the model's answer."""
+"""The sheet that a reviewer fills in: id, group, label and reason, without the model's answer."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from calcode.method.evidence import Evidence
 from calcode.site.plan import TRAINING, ReviewPlan
 
 COLUMNS = ("id", "group", "label", "why")
-#: What a reviewer may write instead of a diagnosis.
+#: Entries that a reviewer may write instead of a diagnosis.
 CANNOT_TELL = "cannot tell"
 OTHER = "other"
-#: Lines that a mistake names; more are counted.
+#: Number of lines that the message about a mistake names; the others are only counted.
 _SHOWN = 10
 
 
 def require_replaceable(path: Path, *, drawn_once: bool) -> None:
-    """Check that a new sheet would not destroy labels, nor cases that cannot be drawn again.
+    """Raise if a new sheet would destroy labels, or cases that cannot be drawn again.
 
     Parameters
     ----------
     path : Path
-        Sheet that would be overwritten, if there is one.
+        Sheet that would be overwritten, if it exists.
     drawn_once : bool
-        Whether the new cases are drawn by the coin, which no patient gets twice.
+        Whether the new cases are drawn by the coin, which is tossed only once per patient.
     """
     lines = read_lines(path)[1] if path.is_file() else {}
     remedy = "write the new sheet to another file with --output"
@@ -56,20 +56,20 @@ def write_sheet(path: Path, evidence: Evidence, plan: ReviewPlan) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReviewedCases:
-    """A filled sheet against the images it is about.
+    """A filled sheet, matched with its images.
 
     Attributes
     ----------
     rows : ndarray of int
         Rows of the evidence, in the order of the sheet.
     labels : ndarray of int
-        -1 where the diagnosis is outside the label space, or missing.
+        -1 if the diagnosis is outside the label space, or missing.
     without_label : ndarray of bool
-        Left empty, or "cannot tell".
+        Cases whose label is empty or "cannot tell".
     training : ndarray of bool
-        Cases that train and do not calibrate.
+        Cases that train but do not calibrate.
     review_probability : ndarray of float or None
-        NaN where the cell is empty; None where the sheet has no such column.
+        NaN if the cell is empty; None if the sheet has no such column.
     """
 
     rows: IntArray
@@ -80,14 +80,14 @@ class ReviewedCases:
 
 
 def read_lines(path: Path) -> tuple[Sequence[str], dict[int, dict[str, str]]]:
-    """Columns of a sheet, and its lines by number; spreadsheets of many countries separate cells by semicolons."""
+    """Columns of a sheet, and its lines by number; in many countries spreadsheets separate cells by semicolons."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         head = text.partition("\n")[0]
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=csv_delimiter(head), strict=True)
         stripped = ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader)
         columns = next(stripped, (1, []))[1]
-        # A spreadsheet leaves lines of empty cells behind.
+        # Spreadsheets may save lines of empty cells.
         lines = {number: cells for number, cells in stripped if any(cells)}
     except (UnicodeDecodeError, csv.Error) as error:
         raise FeatureFileError(f"{path}: not a CSV file in UTF-8 ({error}); save the sheet as CSV UTF-8") from error
@@ -106,18 +106,18 @@ def read_lines(path: Path) -> tuple[Sequence[str], dict[int, dict[str, str]]]:
 def read_sheet(
     path: Path, *, ids: Sequence[str], groups: Sequence[str], classes: Sequence[str], sampling: str
 ) -> ReviewedCases:
-    """Read a filled sheet; all that is wrong with it is one error that names the lines.
+    """Read a filled sheet; raise one error that names all mistakes with their lines.
 
     Parameters
     ----------
     path : Path
-        CSV with the columns id and label; group, why and review_probability may follow.
+        CSV with the columns id and label, and optionally group, why and review_probability.
     ids, groups : sequence of str
         Of the images that the model can decide on.
     classes : sequence of str
         Diagnoses allowed in the column label; "other", "cannot tell" and an empty cell are allowed too.
     sampling : str
-        How the cases were chosen, which the column why must not contradict.
+        How the cases were chosen; the column why must not contradict it.
     """
     if not path.is_file():
         raise FeatureFileError(f"{path}: no such file; 'calcode site plan' writes one")
@@ -128,7 +128,7 @@ def read_sheet(
     row_of = {name: row for row, name in enumerate(ids)}
     allowed = (*classes, OTHER, CANNOT_TELL)
     found: dict[str, str] = {}
-    # The lines of each mistake: a class spelled in another way is one mistake on many lines.
+    # The lines of each mistake: a misspelled class is one mistake on many lines.
     mistakes: dict[str, list[int]] = {}
 
     def wrong(number: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What a site model would have done: cases drawn from a labelled cohort, other patients as the test (SITE.md S15)."""
+"""Simulated site models: cases drawn from a labelled cohort, tested on the other patients (SITE.md S15)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from calcode.site.levels import labels_needed
 from calcode.site.model import SiteModel
 from calcode.site.review import Quota, archive_quota, predicted_exclusions, representatives
 
-#: Test images that a class needs to be shown.
+#: Fewest test images with which a class is shown.
 MIN_IMAGES = 20
-#: Share of a class's patients that equal shares take at most; the others are the test.
+#: Largest share of a class's patients that equal shares take; the others are the test.
 _MOST_REVIEWED = 4 / 5
 
 
@@ -41,15 +41,15 @@ class DrawnCases:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawFigures:
-    """What one draw gave on the patients that were not reviewed.
+    """Figures of one draw on the patients that were not reviewed.
 
     Attributes
     ----------
     coverage, worst_coverage, ideal_worst : float
-        Of all test images, of the worst class with 20 of them or more, and the worst that an exactly valid method
-        would show.
+        Coverage of all test images, of the worst class with at least 20 of them, and of the worst class of an exactly
+        valid method.
     set_size, informative, full_set_rate, deferral : float
-        Deferred are the images with an empty set; there is no audit.
+        Images with an empty set are deferred; there is no audit.
     n_images, n_single, n_single_right : int
     by_class : dict of str to float
         Coverage of the classes shown.
@@ -74,14 +74,14 @@ class DrawFigures:
 
 
 def drawn_patients(cohort: Evidence, *, seed: int) -> IntArray:
-    """The image that stands for each patient, in all draws: by the keyed hash of SITE.md S1, key "site SEED".
+    """The image that represents each patient in all draws: by the keyed hash of SITE.md S1, key "site SEED".
 
     Parameters
     ----------
     cohort : Evidence
         A row without a group is its own patient.
     seed : int
-        Of the study, not of a draw.
+        Seed of the study, not of a draw.
     """
     names = range(len(cohort)) if cohort.ids is None else cohort.ids
     groups = [""] * len(cohort) if cohort.groups is None else cohort.groups.tolist()
@@ -91,10 +91,10 @@ def drawn_patients(cohort: Evidence, *, seed: int) -> IntArray:
 def draw_cases(
     home: Calcode, cohort: Evidence, patients: IntArray, *, n: int, design: str, seed: int, level: float = 0.05
 ) -> DrawnCases:
-    """Draw n patients, each with one image, and take all images of the others as the test.
+    """Draw n patients, each with one image; all images of the other patients are the test.
 
-    An archive may use up the patients of a rare class; without 20 test images left it is not among those of which the
-    worst is shown.
+    An archive may use up the patients of a rare class. If fewer than 20 test images are left, the class cannot be
+    the worst class shown.
 
     Parameters
     ----------
@@ -102,16 +102,16 @@ def draw_cases(
     cohort : Evidence
         With labels and groups.
     patients : ndarray of int
-        The row that stands for each patient: `drawn_patients`.
+        The row that represents each patient, from `drawn_patients`.
     n : int
         Cases to review, fewer than patients.
     design : {"consecutive", "archive", "equal shares", "equal shares, common classes"}
-        At random; by the archive's quota (SITE.md S1); from an archive with as many labels for every class that has
-        enough, at most four fifths of its patients; or for every class of which 20 patients stay for the test.
+        At random; by the archive's quota (SITE.md S1); from an archive with the same number of labels for every class
+        that has enough, at most four fifths of its patients; or for every class of which 20 patients stay in the test.
     seed : int
         Draws the cases.
     level : float
-        Miscoverage that the archive's labels are made for.
+        Miscoverage for which the archive's labels are chosen.
     """
     labels = cohort.require_labels()
     order = np.random.default_rng([seed, n]).permutation(patients)
@@ -128,7 +128,7 @@ def draw_cases(
         exclusions = predicted_exclusions(home, cohort[patients], miscoverage=delta)
         available = dict(enumerate(per_class.tolist()))
         quota = archive_quota(exclusions, budget=n, miscoverage=delta, available=available)
-    # An archive that can serve no class is drawn from at random too: all its classes stay in every set.
+    # If an archive can serve no class, cases are drawn at random: all its classes stay in every set.
     reviewed, trainers = order[:n], order[:0]
     if quota.labels:
         reviewed, trainers = (order[rows] for rows in quota.rows(labels[order]))
@@ -148,12 +148,12 @@ def fitted_on(home: Calcode, cohort: Evidence, cases: DrawnCases, **settings: An
 
 
 def site_figures(site: SiteModel, test: Evidence) -> DrawFigures:
-    """Figures of a site model on test images, the ideal worst class with its own thresholds."""
+    """Figures of a site model on test images; the ideal worst class follows from the model's own thresholds."""
     return judged(site.decide(test).sets, test.require_labels(), thresholds=site.thresholds_)
 
 
 def judged(sets: BoolArray, truth: IntArray, *, thresholds: Mapping[str, tuple[int, int]]) -> DrawFigures:
-    """Figures of any sets, shape (n, K), on labelled images; the classes with their thresholds as in `SiteModel`."""
+    """Figures of any sets, shape (n, K), on labelled images; `thresholds` maps classes to theirs as in `SiteModel`."""
     rows = np.arange(len(truth))
     covered = sets[rows, truth]
     images = dict(zip(thresholds, np.bincount(truth, minlength=len(thresholds)).tolist(), strict=True))

@@ -1,1 +1,1 @@
-"""The whole evaluation from one file: settings, methods and experiments as data."""
+"""The whole evaluation from one file, with settings, methods and experiments as data."""

@@ -1,4 +1,4 @@
-"""A setting applied to the images of a backbone: the roles, the target, and the images beyond the label space."""
+"""Apply a setting to the images of a backbone: the roles, the target, and the images beyond the label space."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from calcode.errors import CalcodeWarning, StudyError
 from calcode.method.roles import FITTED_ROLES
 from calcode.study.specification import Condition, Setting
 
-#: Stands for every diagnosis beyond the label space.
+#: Means every diagnosis beyond the label space.
 _EVERY_DIAGNOSIS = "*"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SettingCohorts:
-    """What a combination works on.
+    """The input of a combination.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class SettingCohorts:
     roles : Roles
         The fitted roles of the source, all in the label space.
     target : Cohort
-        The images that are decided on.
+        The images to decide on.
     out_of_space : Cohort or None
-        Images beyond the label space that are kept apart.
+        Images beyond the label space, if they are kept apart.
     held_out : Cohort or None
         The source's own test role; without a shift these are the target images.
     """
@@ -52,7 +52,7 @@ def select_cohorts(images: Cohort, setting: Setting, *, resplit: int | None = No
         All images of a backbone, with roles.
     setting : Setting
     resplit : int, optional
-        Seed of a new split of the images that have one of the five roles, by group, at the same sizes.
+        Seed of a new split by group, with the same sizes, of the images that have one of the five roles.
     """
     everything = images if resplit is None else new_deal(images, seed=resplit)
     if setting.classes is not None:
@@ -77,14 +77,14 @@ def select_cohorts(images: Cohort, setting: Setting, *, resplit: int | None = No
 def new_deal(images: Cohort, *, seed: int) -> Cohort:
     """The same images with new roles: groups stay whole, every role keeps its size.
 
-    Only images that have one of the five roles are dealt again; an external cohort stays where it is.
+    Only images with one of the five roles get a new role; an external cohort keeps its role.
     """
     if images.roles is None:
         raise StudyError("resplits: the features have no roles, so there is nothing to deal again")
     dealt = np.isin(images.roles, ROLES)
     sizes = [int((images.roles == role).sum()) for role in ROLES]
     with warnings.catch_warnings():
-        # The split warns about classes too small for a guard; the fit says so again where it matters.
+        # The split warns about classes too small for a guard; the fit repeats the warning if it matters.
         warnings.simplefilter("ignore", CalcodeWarning)
         roles: TextArray = images.roles.copy()
         roles[dealt] = split_roles(
@@ -97,11 +97,11 @@ def new_deal(images: Cohort, *, seed: int) -> Cohort:
 
 
 def meets(images: Cohort, conditions: Sequence[Condition], *, where: str) -> BoolArray:
-    """Mask of the rows that meet every condition; an error where there is none; shape (n,)."""
+    """Mask of the rows that meet every condition, shape (n,); an error if no row does."""
     mask = np.ones(len(images), dtype=bool)
     for condition in conditions:
         values = images.column(condition.column)
-        # A number in the file may stand for a text in the column.
+        # A number in the file may mean text in the column.
         wanted = np.array(condition.values if values.dtype.kind != "U" else [*map(str, condition.values)])
         hit = np.isin(values, wanted)
         mask &= ~hit if condition.negated else hit

@@ -1,7 +1,7 @@
 """Compared methods on one cohort: same images, same roles, same metric code; only the method differs.
 
-`compare_methods` gives one `MethodRow` after the other; a method that fails is a row that says why. The rows have the
-study's columns, and one table serves the terminal and LaTeX.
+`compare_methods` yields one `MethodRow` per method; a method that fails gives a row with the reason. The rows have the
+study's columns, and one table is used for the terminal and LaTeX.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SHIFTED_NOTE = (
     "The test images were chosen apart from the fitted roles, so no promise applies to them: every figure is an "
     "observation on these images."
 )
-#: What stands where a method has no such figure.
+#: Shown for a figure that a method does not have.
 NOT_APPLICABLE = "--"
 
 SCHEMA = TableSchema(
@@ -66,14 +66,14 @@ SCHEMA = TableSchema(
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What every method is held to, and how it is judged.
+    """Requirements for every method, and how methods are judged.
 
     Attributes
     ----------
     miscoverage : float
         Allowed share of misses, in (0, 1).
     min_n : int
-        Answered test images a class needs to be called the worst.
+        Fewest answered test images with which a class can be the worst class.
     random_state : int
         Seed of every draw.
 
@@ -95,26 +95,26 @@ class Terms:
 
     @property
     def point(self) -> Point:
-        """The same as an operating point of a study; CALCoDe guards at the level of the sets."""
+        """The terms as an operating point of a study; CALCoDe's guard has the level of the sets."""
         return Point(miscoverage=self.miscoverage, guard_miscoverage=self.miscoverage)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MethodRow:
-    """One method of a comparison, with its figures or with the reason why there are none.
+    """One method of a comparison, with its figures or the reason why it has none.
 
     Attributes
     ----------
     record : Record
     terms : Terms
     decided : MethodDecisions or None
-        None where the method failed.
+        None if the method failed.
     seconds : float
         Fit and prediction together; nan for a subgroup.
     problem : str
         Why nothing was decided; empty otherwise.
     warnings : tuple of str
-        What the method warned about, each once.
+        Warnings of the method, each once.
     """
 
     record: Record
@@ -126,7 +126,7 @@ class MethodRow:
 
     @cached_property
     def summary(self) -> Summary | None:
-        """Every metric of METHOD.md 11, or None where nothing was decided."""
+        """All metrics of METHOD.md 11; None if nothing was decided."""
         return None if self.decided is None else self.decided.summary(min_n=self.terms.min_n)
 
     @property
@@ -136,7 +136,7 @@ class MethodRow:
 
     @property
     def reached(self) -> dict[str, Any]:
-        """Whether coverage and worst-class coverage reach the target; None without figures."""
+        """Whether coverage and worst-class coverage reach the target; None if there are no figures."""
         if self.summary is None:
             return dict.fromkeys(("coverage_hit", "worst_class_hit"))
         return hits(self.summary, self.terms.point)
@@ -147,7 +147,7 @@ class MethodRow:
         return {"method": self.record.name} | {name: getattr(self.record, name) for name in names}
 
     def cells(self) -> Row:
-        """The cells of `SCHEMA` for the whole cohort; None where a value does not apply."""
+        """The cells of `SCHEMA` for the whole cohort; None if a value does not apply."""
         names = [column.name for column in DETAILED]
         figures = dict.fromkeys(names) if self.summary is None else detailed(self.summary)
         shown = {name: None if "deferral" in name and not self.defers else figures[name] for name in names}
@@ -155,10 +155,10 @@ class MethodRow:
         return {"by": "", "group": "", **self._facts, **shown, **self.reached, **timed}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, the figures as `Summary.to_dict` gives them; None as in `cells`."""
+        """Plain values for JSON, with the figures of `Summary.to_dict`; None as in `cells`."""
         summary = None if self.summary is None else self.summary.to_dict()
         if summary is not None:
-            del summary["promises"]  # rows carry no sentences; `assumes` says what a promise would rest on
+            del summary["promises"]  # rows have no sentences; `assumes` says what a promise would require
             if not self.defers:
                 summary |= dict.fromkeys(name for name in summary if "deferral" in name)
         return {
@@ -175,7 +175,7 @@ class MethodRow:
 
 
 def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
-    """Methods by name or group, in table order, as study files name them.
+    """Methods by name or group, as in study files; in table order.
 
     Parameters
     ----------
@@ -197,16 +197,16 @@ def compare_methods(
 ) -> Iterator[MethodRow]:
     """Run methods on the same images, one row after the other.
 
-    Everything that would spoil every row is checked before the first method runs: roles and test images that
-    share an image or a group, other prompts, missing labels. An error of one method becomes its row.
+    Problems that would spoil every row are checked before the first method runs: roles and test images that share an
+    image or a group, other prompts, missing labels. An error of one method becomes its row.
 
     Parameters
     ----------
     roles : Roles
     test : Evidence
-        With ids and labels; -1 marks an image outside the label space. The labels are used to judge, never to predict.
+        With ids and labels; -1 marks an image outside the label space. Labels are used only to judge, never to predict.
     methods : sequence of Method
-        As `chosen_methods` gives them.
+        From `chosen_methods`.
     terms : Terms, optional
     """
     if test.ids is None:
@@ -220,7 +220,7 @@ def compare_methods(
 
 
 def compared_row(method: Method, roles: Roles, test: Evidence, *, terms: Terms) -> MethodRow:
-    """Run one method; an error is its row, not the end of the comparison."""
+    """Run one method; an error becomes its row and does not end the comparison."""
     decided, problem = None, ""
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
@@ -229,7 +229,7 @@ def compared_row(method: Method, roles: Roles, test: Evidence, *, terms: Terms) 
             prediction = method.predict(roles, test, miscoverage=terms.miscoverage, random_state=terms.random_state)
             seconds = time.perf_counter() - started
             decided = decisions_from(prediction, test)
-        except Exception as error:  # one method must not cost the others
+        except Exception as error:  # one method must not stop the others
             seconds = time.perf_counter() - started
             why = str(error) if isinstance(error, CalcodeError) else f"{type(error).__name__}: {error}"
             problem = f"failed: {why}"
@@ -240,14 +240,14 @@ def compared_row(method: Method, roles: Roles, test: Evidence, *, terms: Terms) 
 
 
 def rows_by(rows: Sequence[MethodRow], column: Sequence[object] | AnyArray) -> dict[str, list[MethodRow]]:
-    """Every row for every value of a metadata column: numbers in order, then text, "unknown" last.
+    """All rows for every value of a metadata column: numbers in order, then text, "unknown" last.
 
     Parameters
     ----------
     rows : sequence of MethodRow
-        Of one comparison; those without decisions are left out.
+        Rows of one comparison; those without decisions are left out.
     column : sequence of n values
-        One per test image; missing ones count as "unknown".
+        One value per test image; missing values count as "unknown".
     """
     groups = subgroup_rows(column)
     n = sum(len(images) for images in groups.values())
@@ -264,15 +264,15 @@ def rows_by(rows: Sequence[MethodRow], column: Sequence[object] | AnyArray) -> d
 def comparison_frame(
     rows: Sequence[MethodRow], groups: Mapping[str, Sequence[MethodRow]] | None = None, *, column: str = ""
 ) -> pd.DataFrame:
-    """A line per method and, below, per subgroup and method, with the columns of `SCHEMA`.
+    """One line per method, followed by one per subgroup and method, with the columns of `SCHEMA`.
 
     Parameters
     ----------
     rows : sequence of MethodRow
     groups : mapping of str to sequence of MethodRow, optional
-        As `rows_by` gives them.
+        From `rows_by`.
     column : str
-        Name of their column.
+        Name of the metadata column.
     """
     lines = [row.cells() for row in rows]
     lines += [
@@ -302,7 +302,7 @@ def _worst(row: Any) -> Cell:
 
 #: Which of coverage and worst-class coverage reach the target.
 _HIT_WORDS = {(True, True): "both", (True, False): "cov", (False, True): "worst", (False, False): "no"}
-#: Columns by their heading; coverage never stands without what it cost.
+#: Columns by heading; coverage is always next to its cost.
 _COLS = {
     col.heading: col
     for col in (
@@ -334,7 +334,7 @@ EVERYTHING = ("method", "coverage", "worst class", *UTILITY[1:5], "single", *UTI
 
 
 def comparison_table(rows: Sequence[MethodRow], headings: Sequence[str]) -> Table:
-    """Compared methods as a table; a method without figures shows the number of its note.
+    """Compared methods as a table; a method without figures gets the number of its note.
 
     Parameters
     ----------
@@ -355,7 +355,7 @@ def comparison_table(rows: Sequence[MethodRow], headings: Sequence[str]) -> Tabl
 
 
 def comparison_notes(rows: Sequence[MethodRow]) -> list[str]:
-    """Why methods have no figures, what the signs mean, and who reaches the target."""
+    """Why methods have no figures, what the signs mean, and which methods reach the target."""
     problems = [row for row in rows if row.problem]
     judged = [row for row in rows if not row.problem]
     notes = [f"({i}) {row.record.title}: {row.problem}" for i, row in enumerate(problems, 1)]
@@ -382,7 +382,7 @@ def comparison_notes(rows: Sequence[MethodRow]) -> list[str]:
 
 
 def comparison_warnings(rows: Sequence[MethodRow]) -> list[str]:
-    """Every warning once, after the methods that gave it."""
+    """Every warning once, preceded by the methods that gave it."""
     by_text: dict[str, list[str]] = {}
     for row in rows:
         for said in row.warnings:

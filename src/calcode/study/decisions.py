@@ -1,6 +1,6 @@
-"""What a method decided on every image of a setting, as arrays and as a Parquet table.
+"""Decisions of a method on every image of a setting, as arrays and as a Parquet table.
 
-Every table and bootstrap of the study is computed from these files.
+All tables and bootstraps of the study are computed from these files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from calcode.study.tables import Row
 if TYPE_CHECKING:
     import pyarrow
 
-#: Key of the facts in a file's schema metadata.
+#: Key of the facts in the schema metadata of a file.
 _FACTS = b"calcode_study"
 
 
@@ -41,19 +41,19 @@ class MethodDecisions:
     labels : ndarray of shape (n,)
         Class indices, -1 outside the label space.
     sets : ndarray of bool, shape (n, K)
-        For every image, deferred or not.
+        For every image, including deferred ones.
     accepted : ndarray of bool, shape (n,)
-        Passed by the audit.
+        Accepted by the audit.
     deferred : ndarray of bool, shape (n,)
-        Handed to a clinician: not accepted, or, where the method can defer, an empty set. The others are answered.
+        Handed to a clinician: not accepted or, if the method can defer, with an empty set. The others are answered.
     p_values : ndarray of shape (n,)
-        nan for a method without an audit.
+        nan if the method has no audit.
     top_label, top_probability : ndarray of shape (n,)
     classes : tuple of str
     defers : bool
         Whether the method can defer at all.
     details : mapping
-        What the method chose on the way.
+        Choices that the method made on the way.
     """
 
     ids: TextArray
@@ -72,7 +72,7 @@ class MethodDecisions:
         return len(self.labels)
 
     def __getitem__(self, images: IntArray | BoolArray) -> MethodDecisions:
-        """The same decisions on some of the images."""
+        """The decisions on some of the images."""
         arrays: dict[str, Any] = {
             entry.name: value[images]
             for entry in fields(self)
@@ -82,16 +82,16 @@ class MethodDecisions:
 
     @property
     def outcome(self) -> Outcome:
-        """For the paired bootstrap."""
+        """The outcome for the paired bootstrap."""
         return Outcome.from_arrays(sets=self.sets, answered=~self.deferred, accepted=self.accepted)
 
     def summary(self, *, min_n: int) -> Summary:
-        """Every metric of METHOD.md 11.
+        """All metrics of METHOD.md 11.
 
         Parameters
         ----------
         min_n : int
-            Answered images that a class needs to be called the worst.
+            Fewest answered images with which a class can be the worst class.
         """
         return summarize_sets(
             self.outcome,
@@ -118,7 +118,7 @@ def method_job(
     Parameters
     ----------
     study : Study
-        Its first operating point and its first seed are used unless given.
+        Its first operating point and first seed are the defaults.
     method : str
         Name in the registry.
     place : (Setting, Backbone)
@@ -134,7 +134,7 @@ def method_job(
 
 
 def decide(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str, MethodDecisions]:
-    """Decisions of a method on the target, or on the images that are kept apart."""
+    """Decisions of a method on the target, or on the images outside the label space that are kept apart."""
     images = cohorts.out_of_space if options.get("out_of_space") else cohorts.target
     assert images is not None, "planned only where a setting keeps images apart"
     method = at_point(METHODS[options["method"]], options)
@@ -145,7 +145,7 @@ def decide(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str, Met
 
 
 def decisions_from(prediction: Prediction, test: Evidence) -> MethodDecisions:
-    """The decisions of a compared method on the images that its prediction was made for."""
+    """The decisions of a compared method on the images of its prediction."""
     accepted = prediction.accepted
     defers = prediction.deferred is not None
     if test.ids is None:
@@ -155,7 +155,7 @@ def decisions_from(prediction: Prediction, test: Evidence) -> MethodDecisions:
         labels=test.require_labels(),
         sets=prediction.sets,
         accepted=accepted,
-        # An empty set of a supported image goes to a clinician where there is one (METHOD.md 9).
+        # If the method can defer, an empty set of a supported image goes to a clinician (METHOD.md 9).
         deferred=~accepted | ~prediction.sets.any(axis=1) if defers else ~accepted,
         p_values=np.full(len(test), np.nan) if prediction.p_values is None else prediction.p_values,
         top_label=prediction.top_label,
@@ -201,7 +201,7 @@ def to_arrow(variants: Mapping[str, MethodDecisions]) -> pyarrow.Table:
 
 
 def rows_table(rows: Sequence[Row]) -> pyarrow.Table:
-    """Measured rows as a table; a cell that a row lacks is missing."""
+    """Measured rows as a table; a cell that a row lacks becomes a missing value."""
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
@@ -209,7 +209,7 @@ def rows_table(rows: Sequence[Row]) -> pyarrow.Table:
 
 
 def from_arrow(table: pyarrow.Table) -> dict[str, MethodDecisions]:
-    """What `to_arrow` was given, by variant, in the order of the file."""
+    """The decisions that `to_arrow` received, by variant, in file order."""
     import pyarrow.compute as pc
 
     facts = json.loads(table.schema.metadata[_FACTS])

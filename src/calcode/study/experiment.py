@@ -1,6 +1,6 @@
-"""What an experiment is: the jobs it needs, the tables it makes of their files, its section of the page.
+"""Parts of an experiment: the jobs it needs, its tables made from their files, and its section of the page.
 
-The file of an experiment finds here what these three are made of.
+An experiment's own file imports from here what these parts need.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Results:
     Parameters
     ----------
     folder : Path
-        The study's output.
+        The study's output folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,15 +44,15 @@ class Results:
         self._summaries: dict[tuple[str, str, int], Summary] = {}
 
     def has(self, job: Job) -> bool:
-        """Whether the job was finished; a file that was cut off is of no finished job."""
+        """Whether the job was finished; a truncated file does not count."""
         return self._metadata(job) is not None
 
     def warnings(self, job: Job) -> list[str]:
-        """What the job warned of."""
+        """Warnings of the job."""
         return list(json.loads((self._metadata(job) or {WARNINGS_KEY: b"[]"})[WARNINGS_KEY]))
 
     def _metadata(self, job: Job) -> Mapping[bytes, bytes] | None:
-        """What stands at the end of a job's file; None without a whole one."""
+        """Metadata at the end of a job's file; None if there is no complete file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -76,28 +76,28 @@ class Results:
             ) from error
 
     def rows(self, job: Job) -> list[Row]:
-        """The rows of a job that measured something; none where it failed."""
+        """The rows of a measuring job; empty if it failed."""
         return list(self._table(job).to_pylist()) if self.has(job) else []
 
     def measured(self, jobs: Iterable[Job]) -> list[Row]:
-        """The rows of several jobs, each with the names of its setting and backbone."""
+        """The rows of several jobs, each with the name of its setting and backbone."""
         return [{"setting": job.setting.name, "backbone": job.backbone} | row for job in jobs for row in self.rows(job)]
 
     def variants(self, job: Job) -> Mapping[str, MethodDecisions]:
-        """The decisions of a job, by variant; none where it failed."""
+        """The decisions of a job by variant; empty if it failed."""
         if job.key not in self._decisions:
             kept = from_arrow(self._table(job)) if self.has(job) else {}
             self._decisions[job.key] = kept
         return self._decisions[job.key]
 
     def decided(self, job: Job, variant: str | None = None) -> tuple[MethodDecisions, Summary] | None:
-        """Decisions with every metric of METHOD.md 11; None where the job failed.
+        """Decisions with all metrics of METHOD.md 11; None if the job failed.
 
         Parameters
         ----------
         job : Job
         variant : str, optional
-            The only one unless given.
+            Default: the only variant.
         """
         variants = self.variants(job)
         name = next(iter(variants), "") if variant is None else variant
@@ -109,29 +109,29 @@ class Results:
         return variants[name], self._summaries[key]
 
 
-#: Rows of every table by its name.
+#: Rows of every table, by the table's name.
 Tables = Mapping[str, Sequence[Row] | pd.DataFrame]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment; everything about it stands in its file, and a word of the registry names the file.
+    """One experiment; it is defined in one file, and a word in the registry names the file.
 
     Attributes
     ----------
     name : str
-        As in `experiments = [...]` of a study file.
+        The name used in `experiments = [...]` of a study file.
     title : str
-        Of its section.
+        Title of its section.
     schemas : tuple of TableSchema
     jobs : callable
-        The study in, the work it needs out; work that several experiments need is done once.
+        Maps the study to the jobs it needs; a job that several experiments need is done once.
     tables : callable
-        The study and the finished work in, the rows of every table out.
+        Maps the study and its results to the rows of every table.
     section : callable
-        The study's output in, the parts of its section out. Called where one of the tables has rows.
+        Maps the study's output to the parts of its section. Called if one of the tables has rows.
     options : (str, type, default), optional
-        Table of the study file that belongs to this experiment, the type that checks it, and its default.
+        Table of the study file that belongs to this experiment, the type that validates it, and its default.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The figures of a method that many tables share: what a summary becomes in a row (METHOD.md 11)."""
+"""The figures of a method that many tables share: from a summary to the cells of a row (METHOD.md 11)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SETTING = text("setting", "Name of the setting.", key=True)
 BACKBONE = text("backbone", "Name of the backbone.", key=True)
 METHOD = text("method", "Name of the method in the registry.", key=True)
 TITLE = text("title", "Name of the method in tables.")
-#: Where a row belongs, without and with its method.
+#: Columns that locate a row, without and with its method.
 PLACE = (SETTING, BACKBONE)
 METHOD_PLACE = (*PLACE, METHOD, TITLE)
 SCOPE = text("scope", "A setting, 'shifted' for all shifted settings, or 'all'.", key=True)
 POINT = text("operating_point", "Name of the operating point.", key=True)
 SEED = integer("seed", "Seed of the method's draws and folds.", key=True)
-#: A run of the main comparison.
+#: Columns that identify a run of the main comparison.
 RUN_PLACE = (POINT, *PLACE, SEED, METHOD, TITLE)
 REGIME = text("regime", "Name of the cost regime.", key=True)
 
-#: The figures that stand next to each other in every table: coverage never without what it cost.
+#: The figures that every table shows together, coverage with its cost.
 FIGURES: tuple[Column, ...] = (
     share("coverage", "Answered in-space images whose set holds the diagnosis."),
     share("worst_class_coverage", "Smallest class-wise coverage among the classes with enough images."),
@@ -42,14 +42,14 @@ FIGURES: tuple[Column, ...] = (
 FIGURE_NAMES = tuple(column.name for column in FIGURES)
 #: Figures with an interval in the tables of single combinations.
 _WITH_INTERVAL = ("coverage", "worst_class_coverage", "set_size", "deferral", "selective_accuracy")
-#: The figure itself and the ends of its interval: what follows its name, and what is said of them.
+#: Suffixes of the figure and of the ends of its interval, with their descriptions.
 _ENDS = (("", ""), ("_low", "Lower end of its 95 % interval."), ("_high", "Upper end of its 95 % interval."))
-#: How many answers are a single diagnosis, and how many of those are right.
+#: Number of answers with a single diagnosis, and how many of them are right.
 SINGLES: tuple[Column, ...] = (
     integer("n_single", "Answered in-space images with exactly one label."),
     integer("n_single_right", "Of which that label is the diagnosis."),
 )
-#: Further cells of a summary: the column, and where its value stands.
+#: Further cells of a summary: the column, and the attribute with its value.
 _FURTHER: dict[Column, str] = {
     share("empty_set_rate", "Answered in-space images with an empty set."): "empty_set_rate.value",
     share(
@@ -72,7 +72,7 @@ _FURTHER: dict[Column, str] = {
     integer("worst_class_n", "Its answered images."): "worst_class_coverage.n",
     integer("min_n", "Answered images a class needed to count for the worst class."): "min_n",
 }
-#: All figures with intervals, then single answers, counts, the worst class and the remaining rates.
+#: All figures with intervals, followed by single answers, counts, the worst class and the remaining rates.
 DETAILED: tuple[Column, ...] = (
     *(
         replace(figure, name=figure.name + end, about=about or figure.about)
@@ -85,7 +85,7 @@ HITS: tuple[Column, ...] = (
     flag("coverage_hit", "Whether coverage reaches the target."),
     flag("worst_class_hit", "Whether worst-class coverage reaches the target."),
 )
-#: Counts of an average, with the columns they are sums of.
+#: Counts of an average, with the columns that they sum.
 HIT_SUMS = {
     "coverage_hits": "coverage_hit",
     "worst_class_hits": "worst_class_hit",
@@ -99,12 +99,12 @@ HIT_COUNTS: tuple[Column, ...] = (
     integer("n_single", "Answers with exactly one label, in all of them together."),
     integer("n_single_right", "Of which that label is the diagnosis."),
 )
-#: Averages of a method over a scope.
+#: Columns of the averages of a method over a scope.
 METHOD_MEANS: tuple[Column, ...] = (SCOPE, METHOD, TITLE, *FIGURES, *HIT_COUNTS)
 
 
 def place(setting: Setting, backbone: Backbone, method: str | None = None) -> Row:
-    """The cells that say where a row belongs."""
+    """The cells that locate a row."""
     row: Row = {"setting": setting.name, "backbone": backbone.name}
     return row if method is None else row | {"method": method, "title": title_of(method)}
 
@@ -116,7 +116,7 @@ def figures(summary: Summary) -> Row:
 
 
 def detailed(summary: Summary, point: Point | None = None) -> Row:
-    """The cells of `DETAILED` and, with an operating point, of `HITS`."""
+    """The cells of `DETAILED` and, if an operating point is given, of `HITS`."""
     cells = figures(summary)
     for name in _WITH_INTERVAL:
         cells |= interval(name, getattr(summary, name))
@@ -125,12 +125,12 @@ def detailed(summary: Summary, point: Point | None = None) -> Row:
 
 
 def interval(name: str, estimate: Estimate) -> Row:
-    """The cells of a figure and of the ends of its interval."""
+    """The cells of a figure and the ends of its interval."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def hits(summary: Summary, point: Point) -> Row:
-    """The cells of `HITS`; an undefined coverage reaches nothing."""
+    """The cells of `HITS`; an undefined coverage does not reach the target."""
     return {
         "coverage_hit": bool(summary.coverage.value >= point.target),
         "worst_class_hit": bool(summary.worst_class_coverage.value >= point.target),
@@ -140,12 +140,12 @@ def hits(summary: Summary, point: Point) -> Row:
 def averages_with_hits(
     frame: pd.DataFrame, scopes: Mapping[str, Sequence[str]], *, by: Sequence[str], values: Sequence[str] = FIGURE_NAMES
 ) -> pd.DataFrame:
-    """Averages of the figures with the cells of `HIT_COUNTS`; `frame` holds those of `DETAILED` and `HITS`."""
+    """Averages of the figures with the cells of `HIT_COUNTS`; `frame` has the cells of `DETAILED` and `HITS`."""
     return averages(frame, scopes, by=by, values=values, sums=HIT_SUMS)
 
 
 def delta_columns(columns: Sequence[Column], what: str) -> tuple[Column, ...]:
-    """A column `delta_<name>` for each."""
+    """A column `delta_<name>` for each column."""
     return tuple(
         replace(column, name=f"delta_{column.name}", about=f"{column.name.replace('_', ' ').capitalize()}, {what}.")
         for column in columns
@@ -153,14 +153,14 @@ def delta_columns(columns: Sequence[Column], what: str) -> tuple[Column, ...]:
 
 
 def with_complete(frame: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
-    """The rows of all other methods, each next to the figures of the complete one, named `<figure>_complete`.
+    """The rows of all other methods, each with the figures of the complete method as `<figure>_complete`.
 
     Parameters
     ----------
     frame : DataFrame
         With a column `method` and the cells of `FIGURES`.
     on : sequence of str
-        Columns in which the two rows agree; a row without its partner is left out.
+        Columns in which the two rows must agree; a row without a partner is left out.
     """
     complete = frame[frame["method"] == COMPLETE][[*on, *FIGURE_NAMES]]
     return frame[frame["method"] != COMPLETE].merge(complete, on=list(on), suffixes=("", "_complete"))

@@ -1,4 +1,4 @@
-"""One piece of work: what it computes, from which inputs, and the key that names its file."""
+"""One job of a study: what it computes, from which inputs, and the key that names its file."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from calcode.errors import StudyError
 from calcode.files import canonical_json
 from calcode.study.specification import Combination, Features, Setting
 
-#: Rooms whose code has no part in what comes out of a job; the module that runs it counts all the same.
+#: Packages whose code does not affect the result of a job; the module that runs the job always counts.
 _NO_PART = frozenset(
     {"backbones", "cli", "datasets", "demo", "engines", "monitor", "report", "service", "sklearn", "study"}
 )
-#: Files of the study that take part in every job.
+#: Files of the study that affect every job.
 _SHARED = ("cohorts", "decisions", "methods", "pool", "variants")
 _LIBRARIES = ("numpy", "scipy", "scikit-learn")
-#: Words for people; changing one repeats no work.
+#: Text for people; changing it repeats no work.
 _WORDS = {"short", "title", "description", "shifted", "min_n", "backbones"}
 _KEY_LENGTH = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A combination: a setting on a backbone, and what is computed there.
+    """A combination of setting and backbone, and what to compute for it.
 
     Attributes
     ----------
     runner : str
-        "module:function"; the function takes `SettingCohorts` and the options and gives rows, or decisions by variant.
+        "module:function"; the function takes `SettingCohorts` and the options, returns rows or decisions by variant.
     what : str
-        Short name for file names and progress, such as the method's.
+        Short name for file names and progress, such as that of the method.
     setting : Setting
     backbone : str
     features : Features
     options : mapping of str to plain values
     resplit : int or None
-        Seed of a new deal of the roles.
+        Seed of a new assignment of the roles.
     """
 
     runner: str
@@ -56,7 +56,7 @@ class Job:
 
     @functools.cached_property
     def key(self) -> str:
-        """Hash of everything the result depends on: features, settings, method, code and library versions."""
+        """Hash of everything on which the result depends: features, settings, method, code and library versions."""
         content = {
             "runner": self.runner,
             "code": code_digest(self.runner.partition(":")[0]),
@@ -71,12 +71,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For people: setting, backbone and what."""
+        """Name for people: setting, backbone and `what`."""
         parts = [self.setting.name, self.backbone, self.what]
         return ".".join(parts if self.resplit is None else [*parts, f"split-{self.resplit}"])
 
     def path(self, folder: Path) -> Path:
-        """Its file under a study's output folder, in a folder named after the module that runs it."""
+        """Path of its file in a study's output folder, in a subfolder named after the module that runs it."""
         module = self.runner.partition(":")[0].rpartition(".")[2].replace("_", "-")
         return folder / "work" / module / f"{self.name}.{self.key}.parquet"
 
@@ -108,7 +108,7 @@ def job(
 
 
 def plain(value: Any) -> Any:
-    """Options as values that JSON knows, which has no infinity."""
+    """Options as values that JSON can represent, which has no infinity."""
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -118,15 +118,15 @@ def plain(value: Any) -> Any:
 
 @functools.cache
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that results may depend on."""
+    """Versions of the libraries on which results may depend."""
     return {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
 @functools.cache
 def code_digest(module: str) -> str:
-    """SHA-256 of the code behind a runner: every room below the study, its shared files and the module itself.
+    """SHA-256 of the code behind a runner: all packages that results depend on, shared files and the module itself.
 
-    Pages, commands and other experiments are left out: changing them repeats no work.
+    Pages, commands and other experiments are not included: changing them repeats no work.
     """
     root = Path(__file__).parents[1]
     below = [path for path in root.rglob("*.py") if path.relative_to(root).with_suffix("").parts[0] not in _NO_PART]

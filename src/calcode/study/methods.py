@@ -1,4 +1,4 @@
-"""Words that stand for several methods, and CALCoDe at an operating point."""
+"""Names for groups of methods, and CALCoDe at an operating point."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from calcode.baselines.protocol import Method
 from calcode.baselines.registry import METHODS
 from calcode.errors import StudyError
 
-#: The method that comparisons, ablations and sensitivities are about.
+#: The method that comparisons, ablations and sensitivity analyses are about.
 COMPLETE = "calcode"
-#: The same with the paper's sets (METHOD.md 9, `keep_top=False`).
+#: The same method with the paper's sets (METHOD.md 9, `keep_top=False`).
 PAPER_SETS = "calcode-paper-sets"
 ABLATION_NAMES = tuple(method.record.name for method in ABLATIONS)
 #: The rows of the paper's main table; its CP r-value row uses the ordering of the released code.
@@ -23,7 +23,7 @@ PAPER = (
     *((PAPER_SETS,) if PAPER_SETS in METHODS else ()),
     COMPLETE,
 )
-#: A group is the same wherever methods are named: in study files, in `compare` and in Python.
+#: A group has the same meaning wherever methods are named: in study files, in `compare` and in Python.
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "all": tuple(
@@ -45,12 +45,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def named_methods(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of methods, groups resolved, in table order.
+    """Names of methods in table order, with groups resolved.
 
     Parameters
     ----------
     names : sequence of str
-        Names of the registry and of `GROUPS`; "all" is every method that can be run, ablations aside.
+        Names of the registry and of `GROUPS`; "all" is every runnable method except ablations.
 
     Examples
     --------
@@ -70,17 +70,17 @@ def named_methods(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def title_of(method: str) -> str:
-    """Name of a method in tables; that of a reconstruction says so."""
+    """Title of a method in tables; the title of a reconstruction says so."""
     return METHODS[method].record.title if method in METHODS else method
 
 
 def changes_of(method: Method) -> dict[str, Any]:
-    """Settings in which an ablation differs from the complete method."""
+    """Settings in which an ablation differs from the complete method; empty for other methods."""
     return dict(method.changes) if isinstance(method, CalcodeMethod) else {}
 
 
 def at_point(method: Method, options: Mapping[str, Any]) -> Method:
-    """CALCoDe and its ablations at the guard and deferral level of the point; other methods have neither."""
+    """CALCoDe and its ablations with the point's guard and deferral level; other methods have neither."""
     if not isinstance(method, CalcodeMethod):
         return method
     levels = {name: options[name] for name in ("guard_miscoverage", "deferral_level")}

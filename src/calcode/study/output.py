@@ -1,4 +1,4 @@
-"""What a study left in its folder: its manifest and its tables, read once."""
+"""The contents of a study's folder, its manifest and its tables, read once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from calcode.study.methods import COMPLETE, PAPER_SETS
 from calcode.study.specification import ALL, SHIFTED, Setting, Study, checked_options
 
 MANIFEST = "manifest.json"
-#: An ordinary conformal predictor to compare with.
+#: An ordinary conformal predictor for comparison.
 ORDINARY = "aps"
 
 
 class StudyOutput:
-    """A study's folder.
+    """The output folder of a study.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class StudyOutput:
     Attributes
     ----------
     manifest : mapping
-        As `calcode study run` wrote it.
+        As written by `calcode study run`.
     study : Study
         The resolved study of the manifest.
     """
@@ -54,7 +54,7 @@ class StudyOutput:
         self._tables: dict[str, pd.DataFrame] = {}
 
     def table(self, name: str, **wanted: object) -> pd.DataFrame:
-        """A table, or its rows whose cells have the wanted values; without rows where its experiment was not run."""
+        """A table, or its rows with the wanted values; without rows if its experiment was not run."""
         from calcode.study.registry import TABLES
 
         if name not in self._tables:
@@ -68,12 +68,12 @@ class StudyOutput:
 
     @property
     def target(self) -> float:
-        """Coverage that counts as a hit."""
+        """The target coverage."""
         return self.study.point.target
 
     @property
     def target_line(self) -> tuple[ReferenceLine]:
-        """The target as the reference of a chart."""
+        """The target as a chart's reference line."""
         return (ReferenceLine(self.target, f"target {short_percent(self.target)}"),)
 
     @property
@@ -83,16 +83,16 @@ class StudyOutput:
 
     @property
     def shifted(self) -> list[str]:
-        """Names of the settings that are shifted."""
+        """Names of the shifted settings."""
         return [setting.name for setting in self.settings if setting.shifted]
 
     @property
     def average(self) -> str:
-        """The average that is shown first: over the shifted settings, as in the paper, where there are any."""
+        """The average shown first: over the shifted settings, as in the paper, or over all if none is shifted."""
         return SHIFTED if self.shifted else ALL
 
     def averaged(self, means: pd.DataFrame) -> list[str]:
-        """The averages that are shown and have rows: the first one, and that over all settings."""
+        """The averages that are shown and have rows: the first one, and the one over all settings."""
         present = set(means["scope"])
         return [scope for scope in dict.fromkeys((self.average, ALL)) if scope in present]
 
@@ -104,19 +104,19 @@ class StudyOutput:
 
     @property
     def backbones(self) -> dict[str, str]:
-        """Name to title of every backbone."""
+        """Title of every backbone by name."""
         return {backbone.name: backbone.title for backbone in self.study.backbones}
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Methods that tables show unfolded: the comparators, the paper's sets and the complete method, last."""
+        """Methods that tables show unfolded: the comparators, the paper's sets and, last, the complete method."""
         others = self.study.comparators or tuple(name for name in self.study.compared if name == ORDINARY)
         own = [PAPER_SETS] if PAPER_SETS in self.study.compared else []
         return (*(name for name in others if name not in own), *own, COMPLETE)
 
     @property
     def ordinary(self) -> str | None:
-        """An ordinary conformal predictor to compare with: split APS, or else the first comparator."""
+        """The ordinary conformal predictor for comparison: split APS, else the first comparator."""
         if ORDINARY in self.study.compared:
             return ORDINARY
         return next((name for name in self.shown if name not in (COMPLETE, PAPER_SETS)), None)
@@ -132,12 +132,12 @@ class StudyOutput:
         return self.table("recent_baselines_dataset_means", operating_point=self.study.point.name)
 
     def mean(self, scope: str, method: str) -> Any | None:
-        """The averages of one method over a scope as a named tuple; None where there are none."""
+        """The averages of one method over a scope as a named tuple; None if there are none."""
         found = self.means[(self.means["scope"] == scope) & (self.means["method"] == method)]
         return next(found.itertuples(index=False), None)
 
     def combinations(self) -> list[tuple[Setting, str]]:
-        """Settings with the backbones that have results on them, setting by setting."""
+        """Settings with the backbones that have results for them, in the order of the settings."""
         present = set(zip(self.main["setting"], self.main["backbone"], strict=True))
         return [
             (setting, backbone)
@@ -147,7 +147,7 @@ class StudyOutput:
         ]
 
     def by_backbone(self, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-        """The rows of every backbone that has some, with its title."""
+        """The rows of every backbone that has any, with its title."""
         for name, title in self.backbones.items():
             own = rows[rows["backbone"] == name]
             if len(own):
@@ -160,5 +160,5 @@ class StudyOutput:
         return len(self.study.classes_of(place, model))
 
     def where(self, setting: str, backbone: str) -> str:
-        """A combination in words; the backbone only where there are several."""
+        """A combination in words; the backbone is named only if there are several."""
         return f"{setting} with {backbone}" if len(self.backbones) > 1 else setting

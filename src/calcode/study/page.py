@@ -1,4 +1,4 @@
-"""From a study's folder to its report: one page, and every table and figure as a file."""
+"""Write the report of a study from its folder: one page, and every table and figure as a file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from calcode.study.registry import EXPERIMENTS
 from calcode.study.view import cost_words, single_words
 
 PAGE = "report.html"
-#: From this share of full sets on, the summary says what they mean.
+#: Share of full sets from which the summary explains what they mean.
 _MANY_FULL = 0.25
-#: Other methods that a sentence names before it only counts the rest.
+#: Number of other methods that a sentence names; the rest are only counted.
 _NAMED = 4
-#: Slowest combinations that are named.
+#: Number of slowest combinations that are named.
 _SLOWEST = 10
 _GLOSSARY = (
     ("Answered", "an image that is not deferred; every figure about sets is over answered images."),
@@ -47,7 +47,7 @@ _GLOSSARY = (
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenReport:
-    """What was written; `drawn` is False where matplotlib is not installed and figures were left out."""
+    """The written files; `drawn` is False if matplotlib is not installed, so that figures were left out."""
 
     page: Path
     latex: tuple[Path, ...]
@@ -63,7 +63,7 @@ def write_report(folder: Path, *, page: Path | None = None) -> WrittenReport:
     folder : Path
         Output of `calcode study run`.
     page : Path, optional
-        Where the page goes; `report.html` in the folder unless given.
+        Where to write the page; default: `report.html` in the folder.
 
     Returns
     -------
@@ -90,14 +90,14 @@ def write_report(folder: Path, *, page: Path | None = None) -> WrittenReport:
 
 
 def write_study_page(folder: Path) -> Path:
-    """Write the page alone, which takes a second."""
+    """Write only the page, which takes a second."""
     output = StudyOutput(folder)
     write_page(folder / PAGE, report_sections(output), title=output.study.title)
     return folder / PAGE
 
 
 def report_sections(output: StudyOutput) -> list[Section]:
-    """The summary, every experiment that has something to show, the paper's tables and the record of the run."""
+    """The summary, every experiment with results, the paper's tables and the record of the run."""
     found = [Section(key="summary", title="In short", parts=summary_parts(output))]
     for name, experiment in EXPERIMENTS.items():
         known = any(len(output.table(schema.name)) for schema in experiment.schemas)
@@ -117,7 +117,7 @@ def report_sections(output: StudyOutput) -> list[Section]:
 
 
 def summary_parts(output: StudyOutput) -> tuple[Part, ...]:
-    """A few sentences, one table, and the rest of the findings in a fold."""
+    """A few sentences, one table, and further findings in a fold."""
     failed = listed([entry["what"] for entry in output.manifest["failures"]])
     missing = f"Failed, and missing here: {failed}. The record says why." if failed else ""
     first = (setup_sentence, ordinary_sentence, complete_sentence, singles_sentence)
@@ -142,7 +142,7 @@ def beyond_sentence(output: StudyOutput) -> str:
 
 
 def observed_sentence(output: StudyOutput) -> str:
-    """On which settings nothing is promised."""
+    """The settings for which nothing is promised."""
     verb = "differ" if len(output.shifted) > 1 else "differs"
     return (
         f"{listed(output.shifted)} {verb} from the calibration images by more than chance: every figure there is "
@@ -153,7 +153,7 @@ def observed_sentence(output: StudyOutput) -> str:
 
 
 def setup_sentence(output: StudyOutput) -> str:
-    """How many methods, images and backbones there are, and what is asked of the sets."""
+    """How many methods, images and backbones there are, and the target of the sets."""
     own = output.main[output.main["method"] == COMPLETE]
     if not output.combinations():
         return "No combination of setting and backbone has a result."
@@ -167,7 +167,7 @@ def setup_sentence(output: StudyOutput) -> str:
 
 
 def _reach(output: StudyOutput, method: str) -> str:
-    """How often a method reaches the target, and where its worst class is covered least."""
+    """How often a method reaches the target, and where its worst class has the least coverage."""
     rows = output.main[output.main["method"] == method]
     judged = rows[rows["worst_class"] != ""].sort_values("worst_class_coverage", kind="stable")
     least = "".join(
@@ -183,7 +183,7 @@ def _reach(output: StudyOutput, method: str) -> str:
 
 
 def ordinary_sentence(output: StudyOutput) -> str:
-    """What an ordinary conformal predictor reaches."""
+    """How often an ordinary conformal predictor reaches the target."""
     method = output.ordinary
     if method is None or not (output.main["method"] == method).any():
         return ""
@@ -191,7 +191,7 @@ def ordinary_sentence(output: StudyOutput) -> str:
 
 
 def complete_sentence(output: StudyOutput) -> str:
-    """What the complete method reaches, and its price."""
+    """How often the complete method reaches the target, and its cost."""
     if not (output.main["method"] == COMPLETE).any():
         return "CALCoDe has no result."
     own = output.mean(output.average, COMPLETE)
@@ -200,7 +200,7 @@ def complete_sentence(output: StudyOutput) -> str:
 
 
 def singles_sentence(output: StudyOutput) -> str:
-    """How many answers of the complete method are one diagnosis, and how many of them are right."""
+    """How many answers of the complete method are one diagnosis, and how many of these are right."""
     rows = output.main[output.main["method"] == COMPLETE]
     said = [
         f"{single_words(row)} on {output.where(row.setting, row.backbone)}"
@@ -213,7 +213,7 @@ def singles_sentence(output: StudyOutput) -> str:
 
 
 def better_sentence(output: StudyOutput) -> str:
-    """Other methods and own variants that cover the least covered disease better, and what they cost."""
+    """Other methods and own variants that cover the least covered disease better, and their cost."""
     own = output.mean(output.average, COMPLETE)
     if own is None or len(output.study.compared) < 2:
         return ""
@@ -238,7 +238,7 @@ def better_sentence(output: StudyOutput) -> str:
 
 
 def full_sets_sentence(output: StudyOutput) -> str:
-    """Where many sets of the complete method say nothing."""
+    """Settings in which many sets of the complete method say nothing."""
     means = [(setting.name, output.mean(setting.name, COMPLETE)) for setting in output.settings]
     found = [
         f"{percent(row.full_set_rate)} on {name} (an informative answer for {percent(row.informative_rate)} of the "
@@ -251,7 +251,7 @@ def full_sets_sentence(output: StudyOutput) -> str:
 
 
 def splits_sentence(output: StudyOutput) -> str:
-    """How far the complete method's coverage moves when the same images are dealt into other roles."""
+    """How much the complete method's coverage varies when the same images get other roles."""
     rows = output.table("resplit_spread", method=COMPLETE, metric="coverage")
     known = list(rows[rows["n_splits"] > 1].itertuples(index=False))
     if not known:
@@ -265,7 +265,7 @@ def splits_sentence(output: StudyOutput) -> str:
 
 
 def summary_table(output: StudyOutput) -> Table | None:
-    """Rows are figures, columns are settings; a cell leads from the ordinary predictor to the complete method."""
+    """Rows are figures, columns are settings; a cell goes from the ordinary predictor to the complete method."""
     compared = [name for name in (output.ordinary, COMPLETE) if name is not None]
     rows = {setting.name: [output.mean(setting.name, name) for name in compared] for setting in output.settings}
     settings = [name for name, found in rows.items() if None not in found]
@@ -345,7 +345,7 @@ def input_parts(output: StudyOutput) -> list[Part]:
 
 
 def settings_fold(output: StudyOutput) -> Fold:
-    """The resolved study, key by key."""
+    """The resolved study as keys and values."""
     resolved = output.manifest["study"]
     hidden = ("output", "title", "backbones", "left_out", "settings", "options")
     given = {name: value for name, value in resolved.items() if name not in hidden} | resolved["options"]

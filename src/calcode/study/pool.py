@@ -1,4 +1,4 @@
-"""Jobs on the cores there are: one process each, none of which can stop the others."""
+"""Run jobs on the available cores: one process each, so that no job can stop the others."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from calcode.study.specification import Setting
 
 WARNINGS_KEY = b"calcode_warnings"
 _DIED = "WorkerDied: the process ended without an answer; out of memory?"
-#: Threads of the linear algebra inside a worker: the processes share the cores among them.
+#: Variables that set the linear algebra's threads in a worker: the processes share the cores.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def run_jobs(jobs: Sequence[Job], *, folder: Path, workers: int, on_finish: Callable[[Job, Finished], None]) -> None:
-    """Run every job; `on_finish` is called as each ends.
+    """Run every job; `on_finish` is called when each ends.
 
-    A worker that dies takes no other job with it: those that were in flight are run again, each alone, and the one
-    that dies again is given up.
+    A worker that dies does not stop other jobs: the jobs that were running are run again, each alone, and the job that
+    dies again is given up.
 
     Parameters
     ----------
     jobs : sequence of Job
-        In the order in which they are started.
+        In starting order.
     folder : Path
         The study's output.
     workers : int
-        Processes at a time.
+        Number of processes at a time.
     on_finish : callable
     """
     waiting = deque(jobs)
@@ -56,7 +56,7 @@ def run_jobs(jobs: Sequence[Job], *, folder: Path, workers: int, on_finish: Call
             WorkerPool(partial(run_job, folder), workers=workers, crashed=lambda job: died) as pool,
         ):
             while waiting or running:
-                # No more than there are workers, so that a death concerns only jobs that had begun.
+                # Not more than there are workers, so that a death affects only jobs that had started.
                 while waiting and len(running) < workers:
                     submitted = pool.submit([waiting.popleft()])
                     running[submitted[1]] = submitted
@@ -72,7 +72,7 @@ def run_jobs(jobs: Sequence[Job], *, folder: Path, workers: int, on_finish: Call
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    """One thread per worker: the variables must be set before a worker loads numpy."""
+    """Use one thread per worker: the variables must be set before a worker loads numpy."""
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
@@ -90,13 +90,13 @@ def _single_threaded() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """How a job ended.
+    """Result of a job: its time, and its error if it failed.
 
     Attributes
     ----------
     seconds : float
     error : str or None
-        "Kind: message" where it failed.
+        "Kind: message" if it failed.
     """
 
     seconds: float
@@ -104,7 +104,7 @@ class Finished:
 
 
 def run_job(folder: Path, job: Job) -> Finished:
-    """Compute a job and write its file, which appears whole or not at all; an error is an answer, not the end.
+    """Compute a job and write its file atomically; an error is returned, not raised.
 
     Parameters
     ----------

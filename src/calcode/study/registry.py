@@ -1,4 +1,4 @@
-"""The experiments in the order of the page. A new experiment is its file and a word here."""
+"""The experiments in page order. A new experiment is its file and a word here."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _IN_ORDER: tuple[Experiment, ...] = tuple(
     import_module(f"calcode.study.experiments.{name}").EXPERIMENT for name in _FILES
 )
 
-#: Name to experiment.
+#: Experiment by name.
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({entry.name: entry for entry in _IN_ORDER})
-#: Name to schema of every table.
+#: Schema of every table by name.
 TABLES: Mapping[str, TableSchema] = MappingProxyType(
     {schema.name: schema for entry in _IN_ORDER for schema in entry.schemas}
 )

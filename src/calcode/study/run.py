@@ -1,4 +1,4 @@
-"""Run a study: what is missing is computed, every table is made from the files, a manifest says what happened."""
+"""Run a study: compute what is missing, make every table from the files, and write a manifest of the run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from calcode.study.registry import EXPERIMENTS
 from calcode.study.specification import Study
 from calcode.study.tables import TableSchema, write_schemas
 
-#: Libraries that a reader of a manifest may ask about, those of the pages included.
+#: Libraries whose versions the manifest records, including those of the pages.
 _LIBRARIES = ("pandas", "pyarrow", "pydantic", "jinja2", "matplotlib", "faiss-cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A combination or a table that could not be made, and why."""
+    """A combination or a table that failed, and why."""
 
     what: str
     error: str
@@ -40,13 +40,13 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRun:
-    """What a run did.
+    """Result of a run.
 
     Attributes
     ----------
     folder : Path
     n_jobs, n_reused : int
-        Combinations, and how many of them were finished before.
+        Number of combinations, and how many of them were finished before.
     failures : tuple of Failure
     seconds : float
     tables : tuple of Path
@@ -61,7 +61,7 @@ class StudyRun:
 
 
 def plan(study: Study) -> list[Job]:
-    """Every job of a study once, backbone by backbone, so that features are read few times."""
+    """Every job of a study once, ordered by backbone, so that features are read only a few times."""
     jobs: dict[str, Job] = {}
     for name in study.experiments:
         for job in EXPERIMENTS[name].jobs(study):
@@ -82,22 +82,22 @@ def run_study(
     on_plan: Callable[[int, int], None] | None = None,
     on_step: Callable[[str], None] | None = None,
 ) -> StudyRun:
-    """Run what is missing of a study and write its tables and manifest.
+    """Compute what is missing of a study and write its tables and manifest.
 
     Parameters
     ----------
     study : Study
     workers : int, optional
-        Processes; as many as this process may use cores unless given.
+        Number of processes; default: the cores that this process may use.
     on_plan : callable, optional
-        Called with the number of jobs and how many of them are finished already.
+        Called with the number of jobs, and how many of them are already finished.
     on_step : callable, optional
-        Called with the name of every job that ends.
+        Called with the name of every job when it ends.
 
     Returns
     -------
     StudyRun
-        A failing combination is in its `failures`; everything else was done.
+        A failed combination is in its `failures`; everything else was done.
     """
     started = time.perf_counter()
     folder = Path(study.output)
@@ -120,7 +120,7 @@ def run_study(
     if missing:
         run_jobs(missing, folder=folder, workers=workers or available_cores(), on_finish=finished)
     tables, broken = write_tables(study, results, folder / "tables")
-    # In the order of the plan, not in the order in which they happened to end.
+    # In the order of the plan, not in the order in which they ended.
     failures = [errors[job.key] for job in jobs if job.key in errors] + broken
     total = time.perf_counter() - started
     write_manifest(study, jobs, results, failures, seconds | {"total": total})
@@ -135,7 +135,7 @@ def run_study(
 
 
 def write_tables(study: Study, results: Results, folder: Path) -> tuple[list[Path], list[Failure]]:
-    """The tables of the experiments that were run, with rows or with their head alone."""
+    """The tables of the experiments that were run, with rows or only with a header."""
     paths: list[Path] = []
     failures = []
     written: list[TableSchema] = []
@@ -151,7 +151,7 @@ def write_tables(study: Study, results: Results, folder: Path) -> tuple[list[Pat
             continue
         paths += [schema.write(folder, frame) for schema, frame in frames]
         written += experiment.schemas
-    # Tables of an earlier run whose experiment was left out this time would look as if they belonged here.
+    # Tables of an earlier run, whose experiment was left out this time, would look as if they belonged to this run.
     for stale in set(folder.glob("*.csv")) - set(paths):
         if stale.stem in {schema.name for entry in EXPERIMENTS.values() for schema in entry.schemas}:
             stale.unlink()
@@ -192,7 +192,7 @@ def write_manifest(
         "study": study.model_dump(mode="json", by_alias=True),
         "failures": [asdict(failure) for failure in failures],
         "combinations": [entry(job) for job in jobs],
-        # Everything that differs between two runs, or between two machines, stands here and nowhere else.
+        # Everything that may differ between two runs or two machines is here and nowhere else.
         "hardware": hardware(),
         "durations": {
             "total_seconds": round(seconds["total"], 3),
@@ -205,7 +205,7 @@ def write_manifest(
 
 
 def checkout_commit() -> str | None:
-    """The commit of a checkout; None where calcode was installed otherwise."""
+    """The commit of a git checkout; None if calcode was installed in another way."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None

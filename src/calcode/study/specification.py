@@ -1,4 +1,4 @@
-"""A study as data: what a study file may say, and the checked study that a run works with."""
+"""A study as data: the contents of a study file, and the checked study that a run uses."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from calcode.method.decisions import COST_REGIMES, WORST_CLASS_MIN, Costs
 from calcode.study.methods import COMPLETE, named_methods
 from calcode.toml_mistakes import unknown
 
-#: Key of the features that serve every setting without its own.
+#: Key of the features used for every setting that has none of its own.
 EVERY_SETTING = "*"
-#: Names of averages, which no setting may have.
+#: Names of averages, which no setting may use.
 SHIFTED, ALL = "shifted", "all"
 
 
 class Entry(BaseModel):
-    """A table of a study file: unknown keys are errors, values keep their type."""
+    """A table of a study file: unknown keys are errors, values are not converted to other types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -65,13 +65,13 @@ class Features(BaseModel):
     ----------
     path : Path
     prompts : Path or None
-        Looked for next to the features unless given.
+        Default: looked for next to the features.
     digest : str
-        SHA-256 of both files, so that changed features are noticed.
+        SHA-256 of both files, so that a change of features is noticed.
     classes : tuple of str
-        Of the prompts.
+        Classes of the prompts.
     columns : tuple of str
-        Of the features.
+        Columns of the feature file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,7 +84,7 @@ class Features(BaseModel):
 
 
 class Condition(Entry):
-    """Rows whose column has one of the values, or none of them."""
+    """Rows whose column has one of the values or, if negated, none of them."""
 
     column: str
     values: tuple[str | int | float, ...]
@@ -95,7 +95,7 @@ class Condition(Entry):
 
 
 def _conditions(written: object) -> object:
-    """`column = value`, `column = [values]` or `column = { not = value or values }`."""
+    """Read `column = value`, `column = [values]` or `column = { not = value or values }`."""
     if not isinstance(written, Mapping):
         return written
     found = []
@@ -121,28 +121,28 @@ Conditions = Annotated[
 
 
 class Setting(Entry):
-    """Which images a method is fitted on, and which it decides on.
+    """The images on which a method is fitted, and those on which it decides.
 
     Attributes
     ----------
     name : str
         Part of file names.
     short, title, description : str
-        Words for readers, from the shortest to the longest.
+        Texts for readers, from the shortest to the longest.
     shifted : bool
         Whether the target differs from the source by more than chance.
     source, target : tuple of Condition
-        Rows that hold the fitted roles, and rows that are decided on.
+        Conditions for the rows with the fitted roles, and for the rows to decide on.
     classes : tuple of str or None
         The label space; None for all classes of the prompts.
     out_of_space : tuple of str
-        Diagnoses beyond the label space that are examined; "*" for every one.
+        Diagnoses beyond the label space that are examined; "*" means all.
     out_of_space_rows : {"apart", "included"}
-        Whether they enter the comparison itself, or the out-of-space experiment alone.
+        Whether they are part of the comparison itself, or only of the out-of-space experiment.
     min_n : int
-        Answered images that a class needs to be called the worst (METHOD.md 11).
+        Fewest answered images with which a class can be the worst class (METHOD.md 11).
     backbones : tuple of str or None
-        Only these; None for all.
+        Only these backbones; None for all.
     """
 
     name: Name
@@ -174,7 +174,7 @@ class Setting(Entry):
 
 
 def packaged_settings(name: str) -> tuple[Setting, ...]:
-    """Settings that come with calcode.
+    """Settings that are included in calcode.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def packaged_settings(name: str) -> tuple[Setting, ...]:
 
 
 def packaged_tables(name: str) -> Any:
-    """The same as they stand in their file."""
+    """The same settings as in their file, unchecked."""
     file = files("calcode.study") / "settings" / f"{name}.toml"
     if not file.is_file():
         raise StudyError(f"settings: none named {name!r} come with calcode; write [[settings]]")
@@ -193,7 +193,7 @@ def packaged_tables(name: str) -> Any:
 
 
 class Point(Entry):
-    """An operating point. Methods other than CALCoDe take its miscoverage alone."""
+    """An operating point. Methods other than CALCoDe use only its miscoverage."""
 
     name: Name = "fixed"
     miscoverage: OpenShare = 0.05
@@ -203,19 +203,19 @@ class Point(Entry):
     @model_validator(mode="before")
     @classmethod
     def _guard_as_sets(cls, written: Any) -> Any:
-        """The guard has the level of the sets unless given."""
+        """Use the level of the sets for the guard, unless it is given."""
         if isinstance(written, Mapping) and "miscoverage" in written:
             return {"guard_miscoverage": written["miscoverage"], **written}
         return written
 
     @property
     def target(self) -> float:
-        """Coverage that counts as a hit."""
+        """The target coverage."""
         return round(1.0 - self.miscoverage, 12)
 
 
 class Regime(Entry):
-    """Costs of an error, a full set and a deferral under one name."""
+    """Costs of an error, of set size and of a deferral, under one name."""
 
     name: Name
     error: Annotated[float, Field(ge=0.0)] = 10.0
@@ -224,7 +224,7 @@ class Regime(Entry):
 
     @property
     def costs(self) -> Costs:
-        """For the formula of METHOD.md 9."""
+        """The costs for the formula of METHOD.md 9."""
         return Costs(error=self.error, set_size=self.set_size, deferral=self.deferral)
 
 
@@ -239,7 +239,7 @@ class Compared(Entry):
 
 
 class BackboneEntry(Entry):
-    """A frozen model as the file names it: one path, or one per setting; environment variables may stand in it."""
+    """A frozen model as named in the file: one path, or one per setting; paths may contain environment variables."""
 
     name: Name
     title: str = ""
@@ -249,7 +249,7 @@ class BackboneEntry(Entry):
 
 
 class Backbone(Entry):
-    """A frozen model with the features that were found, by setting; `EVERY_SETTING` serves the others."""
+    """A frozen model with the features that were found, by setting; `EVERY_SETTING` applies to all others."""
 
     name: Name
     title: str
@@ -259,7 +259,7 @@ class Backbone(Entry):
         return hash(self.name)
 
     def features_for(self, setting: str) -> Features | None:
-        """The features that hold a setting's images; None where there are none."""
+        """The features with a setting's images; None if there are none."""
         return self.features.get(setting, self.features.get(EVERY_SETTING))
 
 
@@ -268,7 +268,7 @@ Combination = tuple[Setting, Backbone]
 
 
 class Common(Entry):
-    """What the file says and the resolved study repeats."""
+    """Keys that the file and the resolved study have in common."""
 
     title: Text
     output: str = "output"
@@ -293,20 +293,20 @@ class Common(Entry):
 
 
 class StudyFile(Common):
-    """A study file as it is written; its JSON schema serves editors."""
+    """A study file as it is written; editors use its JSON schema."""
 
     backbones: Annotated[tuple[BackboneEntry, ...], Field(min_length=1), AfterValidator(_different)]
 
 
 class Study(Common):
-    """A study with the features that were found; everything a run needs, and what its manifest keeps.
+    """A study with the features that were found: everything a run needs, and what its manifest keeps.
 
     Attributes
     ----------
     operating_points : tuple of Point
-        The first is the fixed comparison point of every experiment but the main comparison.
+        The first is the fixed comparison point of every experiment except the main comparison.
     options : dict
-        Options of single experiments by their table in the file, such as "resplits".
+        Options of single experiments, by their table in the file, such as "resplits".
     left_out : dict
         Optional backbones without features, and why.
     """
@@ -322,21 +322,21 @@ class Study(Common):
 
     @property
     def seed(self) -> int:
-        """The seed of every experiment but the main comparison, which runs them all."""
+        """The seed of every experiment except the main comparison, which runs all seeds."""
         return self.seeds[0]
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Methods of the main comparison; the complete one is always among them."""
+        """Methods of the main comparison, always including the complete one."""
         return self.methods.run if COMPLETE in self.methods.run else (*self.methods.run, COMPLETE)
 
     @property
     def comparators(self) -> tuple[str, ...]:
-        """Methods that the complete one is compared with closely."""
+        """Methods with which the complete one is compared in detail."""
         return tuple(name for name in self.methods.comparators if name != COMPLETE)
 
     def combinations(self) -> list[Combination]:
-        """Every setting on every backbone it is meant for, backbone by backbone."""
+        """Every setting on every backbone for which it is meant, ordered by backbone."""
         return [
             (setting, backbone)
             for backbone in self.backbones
@@ -351,7 +351,7 @@ class Study(Common):
         return setting.classes or (features.classes if features is not None else ())
 
     def scopes(self) -> dict[str, tuple[str, ...]]:
-        """What is averaged over: the shifted settings, all of them, each one alone."""
+        """Scopes of averages: the shifted settings, all settings, and each setting alone."""
         every = tuple(setting.name for setting in self.settings)
         shifted = tuple(setting.name for setting in self.settings if setting.shifted)
         scopes: dict[str, tuple[str, ...]] = {name: (name,) for name in every}
@@ -359,14 +359,14 @@ class Study(Common):
 
 
 def option_types() -> dict[str, tuple[Any, Any]]:
-    """Table of the file to the type and the default of the options of an experiment."""
+    """Type and default of the options of each experiment, by their table in the file."""
     from calcode.study.registry import EXPERIMENTS
 
     return {entry.options[0]: entry.options[1:] for entry in EXPERIMENTS.values() if entry.options}
 
 
 def checked_options(written: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Options of every experiment, the usual ones where none are given, and what is wrong with them."""
+    """Options of every experiment, with defaults if none are given, and the errors in them."""
     options, errors = {}, []
     for key, (kind, usual) in option_types().items():
         try:

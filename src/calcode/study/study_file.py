@@ -1,4 +1,4 @@
-"""From a study file to a checked study: features are found, and all that is wrong is reported at once."""
+"""Read a study file as a checked study: find its features, and report all mistakes at once."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from calcode.files import file_sha256, require_regular
 from calcode.study import specification as spec
 from calcode.toml_mistakes import keys_at, mistake, unknown
 
-#: `demo:lite0-derm.parquet` is a file of the distribution calcode-demo-data.
+#: Prefix of a file in the distribution calcode-demo-data, such as `demo:lite0-derm.parquet`.
 _DEMO = "demo:"
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))")
 
 
 def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output: Path | None = None) -> spec.Study:
-    """The study that a file describes, every value checked before any work.
+    """Read the study that a file describes; every value is checked before any work.
 
     Parameters
     ----------
     path : Path
     features : mapping of str to Path, optional
-        Feature files instead of those in the file, by "backbone" or "backbone/setting".
+        Feature files to use instead of those in the file, by "backbone" or "backbone/setting".
     output : Path, optional
-        Instead of the folder in the file. Paths in the file are relative to it.
+        Folder to use instead of the one in the file. Paths in the file are relative to the file.
 
     Raises
     ------
     StudyError
-        Naming every key that is wrong, and for an unknown one the nearest that exists.
+        Names every wrong key and, for an unknown one, the nearest valid key.
     """
     try:
         content = tomllib.loads(require_regular(path).read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
     problems: list[str] = []
     for i, entry in enumerate(written.backbones):
         where = f"backbones[{i}]"
-        # Paths by setting: those of the user instead of those in the file.
+        # Paths by setting; those of the user replace those in the file.
         paths = {
             key.partition("/")[2] or spec.EVERY_SETTING: str(own_path.absolute())
             for key, own_path in given.items()
@@ -102,7 +102,7 @@ def read_study(path: Path, *, features: Mapping[str, Path] | None = None, output
 
 
 def _mismatches(study: spec.Study, backbones: Sequence[str]) -> list[str]:
-    """What the settings ask of features that these do not have: backbones, classes, columns."""
+    """What the settings need but the features do not have: backbones, classes, columns."""
     problems = [
         f"settings[{i}].backbones: {unknown('backbone', name, backbones)}"
         for i, setting in enumerate(study.settings)
@@ -127,22 +127,22 @@ def _mismatches(study: spec.Study, backbones: Sequence[str]) -> list[str]:
 
 
 def find_features(written: str, *, prompts: str | None, folder: Path, name: str) -> spec.Features:
-    """The features that a study file names.
+    """Find the features that a study file names.
 
     Parameters
     ----------
     written : str
-        A path, relative to `folder`; `$VARIABLES` are filled in; "demo:FILE" is a file of calcode-demo-data.
+        A path, relative to `folder`; `$VARIABLES` are substituted; "demo:FILE" is a file of calcode-demo-data.
     prompts : str or None
     folder : Path
     name : str
-        The backbone's, for advice.
+        Name of the backbone, for the error's advice.
     """
     from calcode.cohorts.parquet import file_schema
     from calcode.cohorts.prompts import prompt_file_for, read_prompts
 
     path = _path(written, folder=folder)
-    if not os.path.isfile(path):  # False where a name is too long, too
+    if not os.path.isfile(path):  # also False if a name is too long
         raise StudyError(f"{path} does not exist; correct it, or pass --features {name}=PATH")
     bank = None if prompts is None else _path(prompts, folder=folder)
     digest = hashlib.sha256()
@@ -191,7 +191,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _sentence(error: Any) -> str:
-    """One finding of pydantic as a sentence that names the key and what is written there."""
+    """One validation error of pydantic as a sentence with the key and its value."""
     found = mistake(error, _known_keys, top="study")
     if error["type"] == "string_pattern_mismatch":
         where = found.partition(":")[0]
@@ -201,7 +201,7 @@ def _sentence(error: Any) -> str:
 
 
 def _known_keys(loc: Sequence[Any]) -> list[str]:
-    """Keys of the table at a place of the file; options of experiments stand at its top."""
+    """Keys of the table at a location in the file; options of experiments are at its top level."""
     options = {key: kind for key, (kind, _) in spec.option_types().items()}
     if loc and loc[0] in options:
         return keys_at(options[loc[0]], loc[1:])

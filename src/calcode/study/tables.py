@@ -1,7 +1,7 @@
-"""Tables of a study: columns with types, units and a sentence each; pandas frames; CSV files.
+"""Tables of a study: typed columns with units and descriptions; pandas frames; CSV files.
 
-A frame has one representation per kind: text is str ("" where undefined), numbers are float64 (nan where
-undefined), integers and flags are int64 and bool, or their nullable forms where a value is missing.
+A frame has one representation per kind: text is str ("" if undefined), numbers are float64 (nan if undefined),
+integers and flags are int64 and bool, or their nullable types if a value is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from calcode.errors import StudyError
 from calcode.files import replacing
 
 Kind = Literal["text", "integer", "number", "flag"]
-#: One row before it enters a frame; None and nan where a value is undefined or does not apply.
+#: One row before it becomes part of a frame; None and nan mean undefined or not applicable.
 Row = dict[str, Any]
 SCHEMA_FILE = "schemas.json"
 _TYPES: dict[Kind, tuple[type, ...]] = {
@@ -29,7 +29,7 @@ _TYPES: dict[Kind, tuple[type, ...]] = {
     "number": (int, float, np.number),
     "flag": (bool, np.bool_),
 }
-#: From the text of a cell to its value.
+#: Functions from the text of a cell to its value.
 _PARSED: dict[Kind, Callable[[str], Any]] = {"text": str, "integer": int, "number": float, "flag": "true".__eq__}
 
 
@@ -42,11 +42,11 @@ class Column:
     name : str
     kind : {"text", "integer", "number", "flag"}
     unit : str
-        "share" for numbers between 0 and 1, "labels", "ms" and so on; empty where there is none.
+        "share" for numbers between 0 and 1, "labels", "ms" and so on; empty without a unit.
     about : str
         One sentence for the documentation.
     varies : bool
-        A measured duration: the only kind of value that differs between two runs of the same study.
+        Whether it is a measured duration, the only kind of value that differs between two runs of the same study.
     key : bool
         Whether it is one of the columns that identify a row.
     """
@@ -101,7 +101,7 @@ class TableSchema:
         Raises
         ------
         StudyError
-            Naming the table, the column and the value: a column missing or unknown, another type, a key twice.
+            Names the table, the column and the value: a missing or unknown column, a wrong type, a repeated key.
         """
         given = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, dtype=object)
         if len(given) == 0:
@@ -130,7 +130,7 @@ class TableSchema:
         return pd.Series(kept, dtype=nullable if any(missing) else plain)
 
     def csv(self, rows: Sequence[Row] | pd.DataFrame) -> str:
-        """Comma-separated values: numbers in the shortest form that reads back exactly, nothing where undefined."""
+        """Comma-separated values: numbers in the shortest form that reads back exactly, empty if undefined."""
         frame = self.frame(rows)
         for column in self.columns:
             if column.kind == "flag":
@@ -147,9 +147,9 @@ class TableSchema:
         return path
 
     def read(self, folder: Path) -> pd.DataFrame:
-        """The frame that `write` was given, from the folder `tables` of a study's output."""
+        """Read the frame that was given to `write`, from the folder `tables` of a study's output."""
         path = folder / f"{self.name}.csv"
-        # As text first: how pandas itself rounds a number depends on its version.
+        # Read as text first: how pandas converts numbers depends on its version.
         cells = pd.read_csv(path, dtype=str, keep_default_na=False, lineterminator="\n", encoding="utf-8")
         if tuple(cells.columns) != self.column_names:
             raise StudyError(f"{path}: its columns are not those of the schema; run the study again")
@@ -203,7 +203,7 @@ def duration(name: str, about: str, *, unit: str) -> Column:
 
 
 def defined_mean(values: pd.Series) -> float:
-    """The mean of the values, undefined where a single one is: an average over fewer combinations is another figure.
+    """The mean, undefined if any value is: an average over fewer combinations would be a different figure.
 
     Examples
     --------
@@ -221,18 +221,18 @@ def averages(
     values: Sequence[str],
     sums: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """Averages over backbones, seeds and the settings of every scope.
+    """Averages over backbones, seeds and the settings of each scope.
 
     Parameters
     ----------
     frame : DataFrame
         With a column `setting`.
     scopes : mapping of str to sequence of str
-        Name of an average to its settings.
+        Settings of each average, by its name.
     by, values : sequence of str
-        Columns that stay apart, and columns that are averaged by `defined_mean`.
+        Columns to group by, and columns to average with `defined_mean`.
     sums : mapping of str to str, optional
-        New column to the column that it is the sum of.
+        Each new column, with the column that it sums.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""Variants of CALCoDe that share every stage in which they agree.
+"""Variants of CALCoDe that share all stages in which they agree.
 
-A sensitivity changes one setting. What comes before the stage that looks at it is the same for all values, so
-the audit, the bandwidth and the discovery are computed once for all variants that have them in common.
+A sensitivity analysis changes one setting. The stages before the one that uses this setting are the same for all its
+values. So the audit, the bandwidth and the discovery are computed once for all variants that share them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from calcode.study.decisions import MethodDecisions, decisions_from
 from calcode.study.jobs import Job, job
 from calcode.study.specification import Combination, Study
 
-#: Settings that each stage looks at, besides those of the stages before it.
+#: Settings that each stage uses in addition to those of the stages before it.
 _AUDIT = ("audit", "n_neighbors", "trim", "fused", "random_state")
 _DISCOVERY = ("deferral_level", "miscoverage", "level_grid", "bandwidth", "support_budget", "n_folds")
 _CALIBRATION = ("guard_miscoverage", "level", "class_local_min", "binary_utility", "keep_top")
@@ -34,13 +34,13 @@ _Key = tuple[Any, ...]
 
 
 class VariantModels:
-    """Fitted models by their settings.
+    """Fitted models by settings.
 
     Parameters
     ----------
     roles : Roles
     base : mapping of str to object
-        Settings of `Calcode` that all variants share unless they change them.
+        Settings of `Calcode` that all variants share unless a variant changes them.
     """
 
     def __init__(self, roles: Roles, base: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ class VariantModels:
         self._calibrated: dict[_Key, Calcode] = {}
 
     def audited(self, changes: Mapping[str, Any]) -> Calcode:
-        """A model that knows its audit."""
+        """A model with a fitted audit."""
         params = self._base | dict(changes)
         key = _key(params, _AUDIT)
         if key not in self._audited:
@@ -61,7 +61,7 @@ class VariantModels:
         return _copied(self._audited[key], params)
 
     def fitted(self, changes: Mapping[str, Any]) -> Calcode:
-        """A fitted model; variants that differ in nothing that counts are one and the same."""
+        """A fitted model; variants without a relevant difference share one model."""
         params = self._base | dict(changes)
         model = self._with_tail(params)
         key = (*_key(params, (*_AUDIT, *_DISCOVERY, *_CALIBRATION)), tuple(model.tail_reasons_))
@@ -87,17 +87,17 @@ class VariantModels:
 
 
 def point_settings(point: Mapping[str, Any], *, evidence: Evidence, seed: int) -> dict[str, Any]:
-    """Settings of `Calcode` at an operating point, as the compared method has them."""
+    """Settings of `Calcode` at an operating point, equal to those of the compared method."""
     return {**point, "trim": trim_for(evidence), "random_state": seed}
 
 
 def point_options(study: Study) -> dict[str, Any]:
-    """The part of a job's options that `variant_models` reads."""
+    """The options of a job that `variant_models` reads."""
     return {"point": study.point.model_dump(exclude={"name"}), "seed": study.seed}
 
 
 def variants_job(study: Study, what: str, where: Combination, variants: Mapping[str, Any]) -> Job:
-    """The job that decides with every variant on the target of a combination."""
+    """The job in which every variant decides on the target of a combination."""
     return job(f"{__name__}:decide_variants", what, where, point_options(study) | {"variants": variants})
 
 
@@ -108,9 +108,9 @@ def variant_models(cohorts: SettingCohorts, options: Mapping[str, Any]) -> Varia
 
 
 def decide_variants(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict[str, MethodDecisions]:
-    """Decisions on the target of every variant in `options["variants"]`, name to changed settings.
+    """Decisions on the target by every variant in `options["variants"]`, which maps names to changed settings.
 
-    A variant that these features do not allow, such as a trim that leaves no prompt over, is left out with a
+    A variant that these features do not allow, such as a trim that leaves no prompts, is left out with a
     warning.
     """
     models = variant_models(cohorts, options)
@@ -129,12 +129,12 @@ def decide_variants(cohorts: SettingCohorts, options: Mapping[str, Any]) -> dict
 
 
 def decided_by(model: Calcode, target: Cohort) -> MethodDecisions:
-    """What a fitted model decides on images."""
+    """Decisions of a fitted model on images."""
     return decisions_from(model_prediction(model, target.evidence), target.evidence)
 
 
 def _copied(model: Calcode, params: Mapping[str, Any]) -> Calcode:
-    """The same stages with other settings for what follows."""
+    """A copy with the same fitted stages and other settings for the later ones."""
     variant = copy.copy(model).set_params(**params)
     variant.settings_ = Settings(**params).checked()
     return variant

@@ -1,4 +1,4 @@
-"""How the frames of a study are shown: columns by their schema, cells of the figures, and words for them."""
+"""Display of a study's frames: columns by schema, cells of the figures, and words for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from calcode.study.paper import Reported, reported_figures
 from calcode.study.tables import Column as SchemaColumn
 from calcode.study.tables import TableSchema
 
-#: A row of a frame, as `itertuples` gives it.
+#: A row of a frame, from `itertuples`.
 RowTuple = Any
 
 
@@ -33,7 +33,7 @@ def view(
     layout: Literal["stack", "scroll"] = "scroll",
     within: Callable[[RowTuple], Any] | None = None,
 ) -> Table:
-    """A table of a study, wide as a rule, so that it scrolls on a phone; the parameters are those of `Table`."""
+    """A table of a study, which scrolls on a phone by default because it is wide; parameters as in `Table`."""
     return Table(name=name, caption=caption, rows=rows, columns=columns, layout=layout, within=within)
 
 
@@ -49,13 +49,13 @@ def words(column: str, heading: str | None = None, *, empty: str = "") -> Column
 def shown(
     schema: TableSchema | Sequence[SchemaColumn], *wanted: str | tuple[str, str] | tuple[str, str, int]
 ) -> tuple[Column, ...]:
-    """Columns of a table as its schema says: words, percentages, counts, numbers, differences with their sign.
+    """Columns of a table by its schema: words, percentages, counts, numbers, differences with their sign.
 
     Parameters
     ----------
     schema : TableSchema or sequence of columns
     wanted : str, or (str, str), or (str, str, int)
-        Name, heading (the name unless given) and digits of a number (2 unless given).
+        Name, heading (default: the name) and decimals of a number (default: 2).
 
     Examples
     --------
@@ -84,7 +84,7 @@ def shown(
 
 
 def numbers(column: str, heading: str, digits: int = 2) -> Column:
-    """A column of numbers, whatever its schema says."""
+    """A column of numbers, whatever its type in the schema."""
     return Column(heading, lambda row: number(getattr(row, column), digits=digits))
 
 
@@ -92,7 +92,7 @@ PLACE_COLS = shown(PLACE, "setting", "backbone")
 
 
 def estimate(row: RowTuple, name: str, *, n: str | None = None) -> Estimate:
-    """A figure with the interval that its table gives, `<name>_low` and `<name>_high`, where it has one."""
+    """A figure with its interval from `<name>_low` and `<name>_high`, if its table has them."""
     low, high = (float(getattr(row, f"{name}_{end}", math.nan)) for end in ("low", "high"))
     return Estimate(float(getattr(row, name)), low, high, int(getattr(row, n)) if n else 0)
 
@@ -103,7 +103,7 @@ def share_cell(row: RowTuple, name: str, *, tag: str = "") -> Cell:
 
 
 def worst_cell(row: RowTuple) -> Cell:
-    """Coverage of the worst class, with its name where the row is of one combination."""
+    """Coverage of the worst class, with its name if the row is about one combination."""
     worst = estimate(row, "worst_class_coverage")
     below = (getattr(row, "worst_class", ""), percent_interval(worst))
     return Cell(percent(worst.value), ", ".join(filter(None, below)))
@@ -117,18 +117,18 @@ def size_cell(row: RowTuple) -> Cell:
 
 
 def deferral_cell(row: RowTuple) -> Cell:
-    """A method that cannot defer has no rate of deferral to be compared."""
+    """The deferral rate, or "cannot" for a method that cannot defer, whose rate cannot be compared."""
     cannot = getattr(row, "defers", True) is False and row.deferral == 0.0
     return Cell("cannot") if cannot else share_cell(row, "deferral")
 
 
 def single_words(row: RowTuple) -> str:
-    """How many answers are one diagnosis, and how many of those are right."""
+    """How many of the answers with one diagnosis are right."""
     n, right = int(row.n_single), int(row.n_single_right)
     return f"{count(right)} of {count(n)} right" if n else "none"
 
 
-#: Columns of every table that shows methods: coverage never without what it cost.
+#: Columns of every table of methods, coverage with its cost.
 FIGURE_COLS = (
     Column("coverage", lambda row: share_cell(row, "coverage"), rank=lambda row: row.coverage),
     Column("worst class", worst_cell, rank=lambda row: row.worst_class_coverage),
@@ -138,7 +138,7 @@ FIGURE_COLS = (
     Column("single answers", single_words),
     Column("deferred", deferral_cell),
 )
-#: Of how many combinations the target is met.
+#: In how many combinations the target is met.
 TARGET_COLS = (
     Column("target met", lambda row: f"{row.coverage_hits} of {row.n_combinations}"),
     Column("met by worst class", lambda row: f"{row.worst_class_hits} of {row.n_combinations}"),
@@ -146,7 +146,7 @@ TARGET_COLS = (
 
 
 def cost_words(row: RowTuple, *, n_classes: int | None = None) -> str:
-    """What coverage cost: set size, full sets and deferral."""
+    """The cost of coverage: set size, full sets and deferral."""
     labels = number(row.set_size)
     size = f"{labels} of {n_classes} labels per set" if n_classes else f"{labels} labels per set"
     full = f"{percent(row.full_set_rate)} full sets" if row.full_set_rate else "no full set"
@@ -155,7 +155,7 @@ def cost_words(row: RowTuple, *, n_classes: int | None = None) -> str:
 
 
 def only(rows: Iterable[RowTuple]) -> RowTuple | None:
-    """The row of the complete method; None where it has none."""
+    """The row of the complete method, or None."""
     return next((row for row in rows if row.method == COMPLETE), None)
 
 
@@ -165,16 +165,16 @@ def reported_cols(
     find: Callable[[RowTuple], Reported | None],
     write: Callable[[Mapping[str, str]], str] = reported_figures,
 ) -> tuple[Column, ...]:
-    """A column with what the paper prints, marked "reported"; none where it prints nothing for these rows.
+    """A column with the paper's figures, marked "reported"; none if the paper has none for these rows.
 
     Parameters
     ----------
     heading : str
     rows : DataFrame or sequence of named tuples
     find : callable
-        A row in, the printed row for it out.
+        Maps a row to the paper's row for it, or None.
     write : callable
-        A printed row in, the text of the cell out.
+        Maps a row of the paper to the text of the cell.
     """
 
     def cell(row: RowTuple) -> Cell:
@@ -186,7 +186,7 @@ def reported_cols(
 
 
 def rounded_scale(values: Iterable[float], *, step: float, least: float = 0.0) -> Scale:
-    """A scale from a multiple of a step to another around all defined values, at least `least` apart.
+    """A scale between two multiples of a step, around all defined values and at least `least` long.
 
     Examples
     --------
@@ -208,14 +208,14 @@ def row_charts(
     references: Sequence[ReferenceLine] = (),
     unit: Unit = "share",
 ) -> tuple[RowChart, ...]:
-    """One chart per group that has rows, under its heading, all on one axis so that they can be compared.
+    """One chart per group that has rows, with its heading, all on one axis for comparison.
 
     Parameters
     ----------
     groups : iterable of (str, DataFrame)
         Heading and rows of every chart.
     line : callable
-        A row in, what is drawn of it out.
+        Maps a row to its chart row.
     axis, references, unit
         As in `RowChart`.
     """
@@ -228,13 +228,13 @@ def row_charts(
     )
 
 
-#: Series of the charts: marks and colours that stay with a method throughout.
+#: Series of the charts: each method keeps its mark and colour.
 _COMPLETE, _ORDINARY, _LOCALIZED = 2, 0, 1
 _OTHERS = (3, 4, 5, 6)
 
 
 def series_of(output: StudyOutput) -> dict[str, int]:
-    """The mark of every method that is shown unfolded; those beyond the marks there are have none."""
+    """The mark of each method shown unfolded; methods beyond the available marks have none."""
     own: dict[str | None, int] = {COMPLETE: _COMPLETE, "localized-calibration": _LOCALIZED, output.ordinary: _ORDINARY}
     others = [method for method in output.shown if method not in own]
     series = own | dict(zip(others, _OTHERS, strict=False))
