@@ -264,7 +264,7 @@ def test_a_person_limited_to_other_lines_sees_none_of_this(service: Service) -> 
     assert faye.get(f"/review/{task.id}").status_code in (403, 404)
     assert faye.get(f"/cases/{task.decision}").status_code == 404
     assert faye.get("/log").status_code == 403
-    assert "No line is yours" in faye.get("/").text
+    assert "You have access to no line" in faye.get("/").text
     assert session(service, "gus", "auditor")
 
 

@@ -40,7 +40,7 @@ def monitor_page(
     """
     lines = own_lines(service, principal)
     if not lines:
-        raise Problem(404, "No line is yours. Ask the administrator.")
+        raise Problem(404, "You have access to no line. Ask the administrator.")
     name = line_of(service, principal, line or lines[0])
     with service.database.reading() as connection:
         reader = reads_cases(connection, principal)
