@@ -178,7 +178,8 @@ def loop(round_: Round) -> dict[str, int]:
             hospital.start()
             target = hospital.acknowledged + random.randint(5, 40)
             wait_for(lambda target=target: hospital.acknowledged >= target)  # type: ignore[misc]
-            time.sleep(random.random() * 0.5)
+            # Monitors look every second: some kills come before an alarm and some after it.
+            time.sleep(random.random() * 2.5)
             process.end(signal.SIGKILL)
             hospital.stop()
             round_.done += 1
