@@ -129,6 +129,14 @@ def test_postgresql_stopped_at_once_under_load(tmp_path: Path, postgres: Server)
 
 
 @pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A folder for checkpoints."""
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 3 MB."""
     folder = tmp_path / "disk"
@@ -563,9 +571,7 @@ def test_a_clock_that_jumps_is_recorded_and_ends_no_token(tmp_path: Path) -> Non
     log.database.close()
 
 
-def test_a_restored_old_backup_is_refused_and_names_the_gap(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
+def test_a_restored_old_backup_is_refused_and_names_the_gap(tmp_path: Path, notes: Path) -> None:
     site = make_site(tmp_path, lines=f'[checkpoints]\nevery_records = 5\nfolders = ["{notes}"]')
     log = opened(site)
     token = token_for(log, "program")
@@ -596,10 +602,10 @@ def test_a_restored_old_backup_is_refused_and_names_the_gap(tmp_path: Path) -> N
     assert re.match(r"the log ends at [\d,]+, a checkpoint says [\d,]+", found["bad", "log"])
 
 
-def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(tmp_path: Path, postgres: Server) -> None:
+def test_a_log_shorter_than_its_checkpoints_is_refused_on_postgresql(
+    tmp_path: Path, notes: Path, postgres: Server
+) -> None:
     """A standby that lacked the last records: the start names the gap."""
-    notes = tmp_path / "notes"
-    notes.mkdir()
     lines = f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]'
     site = make_site(tmp_path, lines=lines, database=postgres.new_database())
     with Service(site.settings) as service:
@@ -651,9 +657,7 @@ def test_a_log_that_goes_back_under_a_service_takes_nothing_more(
         other.database.close()
 
 
-def test_a_log_changed_behind_its_checkpoints_is_refused(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
+def test_a_log_changed_behind_its_checkpoints_is_refused(tmp_path: Path, notes: Path) -> None:
     site = make_site(tmp_path, lines=f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]')
     with Service(site.settings) as service:
         wait_until(lambda: bool(list(notes.iterdir())))
@@ -694,10 +698,8 @@ def test_of_two_notes_of_one_size_the_one_that_differs_is_found(tmp_path: Path, 
         pass
 
 
-def test_a_note_under_the_name_of_another_size_is_found(tmp_path: Path) -> None:
+def test_a_note_under_the_name_of_another_size_is_found(tmp_path: Path, notes: Path) -> None:
     """Newer notes would not be sent to a folder that seems to have them already."""
-    notes = tmp_path / "notes"
-    notes.mkdir()
     site = make_site(tmp_path, lines=f'[checkpoints]\nfolders = ["{notes}"]')
     with Service(site.settings):
         pass
@@ -732,9 +734,7 @@ def test_a_start_behind_a_wrong_head_is_refused_and_writes_nothing(site: Site, c
         assert connection.execute(select(EVENT.c.hash)).all() == before
 
 
-def test_a_torn_note_is_named_and_a_copy_by_hand_is_not_read(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
+def test_a_torn_note_is_named_and_a_copy_by_hand_is_not_read(tmp_path: Path, notes: Path) -> None:
     site = make_site(tmp_path, lines=f'[checkpoints]\nfolders = ["{notes}"]')
     with Service(site.settings):
         pass
@@ -774,9 +774,7 @@ def test_without_a_place_for_checkpoints_the_whole_log_is_exposed(site: Site) ->
         assert service.checkpoints.size > service.checkpoints.sent == 0
 
 
-def test_a_checkpoint_target_that_is_down_is_shown_and_served_later(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
+def test_a_checkpoint_target_that_is_down_is_shown_and_served_later(tmp_path: Path, notes: Path) -> None:
     site = make_site(tmp_path, lines=f'[checkpoints]\nevery_records = 1\nfolders = ["{notes}"]')
     with Service(site.settings) as service:
         wait_until(lambda: bool(list(notes.iterdir())))
@@ -791,9 +789,7 @@ def test_a_checkpoint_target_that_is_down_is_shown_and_served_later(tmp_path: Pa
         assert list(notes.iterdir())
 
 
-def test_the_last_checkpoint_is_written_and_sent_when_the_service_ends(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
+def test_the_last_checkpoint_is_written_and_sent_when_the_service_ends(tmp_path: Path, notes: Path) -> None:
     site = make_site(tmp_path, lines=f'[checkpoints]\nfolders = ["{notes}"]')
     log = opened(site)
     token = token_for(log, "program")

@@ -9,6 +9,7 @@ import random
 import re
 import sqlite3
 import time
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -118,14 +119,17 @@ def test_a_transaction_that_fails_leaves_nothing(log: Log) -> None:
     assert log.verify().size == 1
 
 
-@pytest.mark.parametrize("where", ["BEGIN", "SELECT", "INSERT", "COMMIT"])
+# PostgreSQL begins with the look at the head.
+@pytest.mark.parametrize(
+    ("database_url", "where"),
+    [("sqlite", "BEGIN"), *product(("sqlite", "postgresql"), ("SELECT", "INSERT", "COMMIT"))],
+    indirect=["database_url"],
+)
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, MemoryError, "driver"])
 def test_after_any_fault_of_a_transaction_the_next_one_goes_through(
     log: Log, monkeypatch: pytest.MonkeyPatch, where: str, fault: type[BaseException] | str
 ) -> None:
     """Whatever ends it, at its beginning, in the look at the head, in an insert or in the COMMIT."""
-    if where == "BEGIN" and not log.database.sqlite:
-        pytest.skip("PostgreSQL begins with the look at the head")
     append(log, note(1))
     raised, seen = (log.database.driver_error, DBAPIError) if fault == "driver" else (fault, fault)
     method = {"BEGIN": "rows", "SELECT": "rows", "INSERT": "insert", "COMMIT": "commit"}[where]

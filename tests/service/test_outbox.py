@@ -140,9 +140,8 @@ def test_two_takers_never_hold_the_same_row(log: Log) -> None:
         assert outbox.lease(connection, "another", most=3, after_reading=False) == []
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_postgresql_passes_over_rows_that_another_process_is_taking(log: Log) -> None:
-    if log.database.sqlite:
-        pytest.skip("SQLite has one writer")
     from calcode.service.database import Database
 
     ids = queue(log, 4)
