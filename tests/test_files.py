@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +19,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import safetensors  # noqa: F401  # loaded before a test becomes nobody, who may not be allowed to
 from doc_blocks import ROOT
 
 from calcode import files
-from calcode.errors import FeatureFileError, OutputError
+from calcode.cohorts import read_prompts
+from calcode.errors import CalcodeError, FeatureFileError, OutputError
 from calcode.files import (
     locked_folder,
     parsed_json,
@@ -30,6 +33,7 @@ from calcode.files import (
     require_regular,
     require_small_archive,
 )
+from calcode.method.artifact import read_artifact
 
 
 def mode_of(path: Path) -> int:
@@ -209,6 +213,23 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
         require_regular(tmp_path / "absent")
     with pytest.raises(FeatureFileError, match="cannot be opened"):
         require_regular("nul\0byte")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs modes of POSIX")
+def test_a_file_that_this_user_may_not_read_is_called_so_and_not_damaged() -> None:
+    """Not in pytest's folder, which nobody but its owner may enter; root may read everything and becomes nobody."""
+    root = os.geteuid() == 0
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        Path(file.name).chmod(0)
+        for read in (require_regular, read_prompts, lambda name: read_artifact(Path(name))):
+            if root:
+                os.setresuid(65534, 65534, 0)
+            try:
+                with pytest.raises(CalcodeError, match=f"{file.name}: this user may not read it; change its owner"):
+                    read(file.name)
+            finally:
+                if root:
+                    os.setresuid(0, 0, 0)
 
 
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:

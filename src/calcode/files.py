@@ -156,7 +156,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def require_regular(path: str | os.PathLike[str]) -> Path:
-    """Return the path if it is a regular file; reading a pipe or a device could block forever.
+    """Return the path if it is a regular file that this user may read; a pipe or a device could block forever.
 
     Examples
     --------
@@ -172,6 +172,8 @@ def require_regular(path: str | os.PathLike[str]) -> Path:
         raise FeatureFileError(f"{os.fspath(path)!r}: cannot be opened ({error})") from None
     if not stat.S_ISREG(mode):
         raise FeatureFileError(f"{os.fspath(path)}: {special_kind(mode)}, not a file; name a file")
+    if not os.access(path, os.R_OK):
+        raise FeatureFileError(f"{os.fspath(path)}: this user may not read it; change its owner or its mode")
     return Path(path)
 
 
