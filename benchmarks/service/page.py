@@ -1,17 +1,16 @@
-"""Runs the benchmarks of the service and writes the table of their figures in docs/service.md.
+"""Runs the benchmarks of the service and writes the tables of their figures in docs/service.md.
 
     python benchmarks/service/page.py [--rounds 3] [--keep]
 
 Every command runs in a process of its own, one after the other: cost, batches and waiting with each model so many
 times, the rates once, those over HTTP also on a slower disk where strace is installed, which makes every fdatasync take
-longer. `--keep` writes the table from what `benchmarks/results/service.json` has. Machines differ more than versions:
-what the run before found is kept beside it.
+longer. `--keep` writes the tables from what `benchmarks/results/service.json` has. Machines differ more than versions:
+that file also keeps what the run before found.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,8 @@ HERE = Path(__file__).parent
 RESULT = HERE.parent / "results" / "service.json"
 PAGE = HERE.parents[1] / "docs" / "service.md"
 BEGIN, END = "<!-- costs: page.py writes from here -->", "<!-- costs end -->"
-MODELS = {
-    "demo": "model of the demonstration, 128 dimensions",
-    "paper-512": "paper's size, 512 dimensions",
-    "paper-1152": "paper's size, 1,152 dimensions",
-}
+#: As in `cost.py`.
+MODELS = ("demo", "paper-512", "paper-1152")
 #: Milliseconds that a slower disk takes longer for every fdatasync.
 DELAYS = (1.0, 1.5, 2.0)
 Run = dict[str, Any]
@@ -80,70 +76,90 @@ def spread(values: list[float], digits: int = 2) -> str:
     return middle if len(values) == 1 else f"{middle} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
-def table(runs: list[Run], earlier: list[Run]) -> str:
-    """The figures as a table, beside them those of the run before."""
-    rows = ["| | command | measured | the run before | aim |", "|---|---|---|---|---|"]
+class Figures:
+    """What the runs of one command printed, looked up by script and arguments."""
 
-    def row(what: str, command: str, *figures: Callable[[Run], float], aim: str = "", digits: int = 2) -> None:
-        def measured(runs: list[Run]) -> str:
-            results = [run["result"] for run in runs if run["command"] == command]
-            parts = []
-            for figure in figures if results else ():
-                # What an earlier version did not measure is not there.
-                with contextlib.suppress(KeyError):
-                    parts.append(spread([figure(result) for result in results], digits))
-            return "; ".join(parts)
+    def __init__(self, runs: list[Run]) -> None:
+        self._runs = runs
 
-        if measured(runs):
-            rows.append(f"| {what} | `{command}` | {measured(runs)} | {measured(earlier)} | {aim} |")
+    def of(self, script: str, *names: str, model: str | None = None, before: str = "", digits: int = 2) -> str:
+        """The figure under nested names; empty if nobody measured it."""
+        model_option = "" if model is None else f" --model {model}"
+        command = f"{before}python benchmarks/service/{script}{model_option}"
+        found = [run["result"] for run in self._runs if run["command"] == command]
+        for name in names:
+            found = [result[name] for result in found]
+        return spread(found, digits) if found else ""
 
-    def cost(part: str) -> list[Callable[[Run], float]]:
-        return [lambda result, size=size: float(result["cpu"][size][part]) for size in ("1", "64", "256")]
 
-    def share(form: str) -> Callable[[Run], float]:
-        return lambda result: float(result["share of bare decide"][form])
+def table(columns: str, *rows: list[str], aim: str = "") -> str:
+    """A table of Markdown; rows of which nothing was measured are left out, and the aims stand below."""
+    lines = [columns, "|---" * (columns.count("|") - 1) + "|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows if any(row[1:])]
+    return "\n".join([*lines, aim] if aim else lines)
 
-    def ratio(name: str) -> Callable[[Run], float]:
-        return lambda result: float(result["group commit"][name])
 
-    def per_second(what: str) -> Callable[[Run], float]:
-        return lambda result: float(result["per_s"][what]["middle"])
+def tables(runs: list[Run]) -> str:
+    """The figures as tables, each below the command that measures it."""
+    of = Figures(runs).of
+    parts = {
+        "durable": "**durable decision**",
+        "writer": "of that, the writer's thread: decision, record, chain, SQLite",
+        "admission": "of that, admission: keys, coin, pseudonyms, commitments",
+        "rows alone": "of that, SQLite: the same rows with nothing else",
+    }
+    cost = [
+        [f"`{model}`" if part == "durable" else "", words]
+        + [of("cost.py", "cpu", size, part, model=model) for size in ("1", "64", "256")]
+        for model in MODELS
+        for part, words in parts.items()
+    ]
+    batch = [
+        [f"`{model}`", *(of("batch.py", "share of bare decide", form, model=model) for form in ("arrow", "ndjson"))]
+        for model in MODELS
+    ]
+    waiting = [
+        [f"`{model}`", of("latency.py", "ms", "durable", model=model), of("latency.py", "of the aim", model=model)]
+        for model in MODELS
+    ]
 
-    def rate(result: Run) -> float:
-        return float(result["decisions_per_s"]["group commit"])
+    def grouped(words: str, script: str, model: str, before: str = "") -> list[str]:
+        ratios = "over commit each", "of not durable"
+        figures = [of(script, "group commit", ratio, model=model, before=before) for ratio in ratios]
+        rate = of(script, "decisions_per_s", "group commit", model=model, before=before, digits=0)
+        return [f"{words}, `{model}`", *figures, rate]
 
-    ratios = ratio("over commit each"), ratio("of not durable")
-    for model, words in MODELS.items():
-        name = f"python benchmarks/service/cost.py --model {model}"
-        what = f"CPU of a durable decision over a bare `decide`: alone, in blocks of 64, of 256; {words}"
-        row(what, name, *cost("durable"), aim="1.5, 2, 2.5")
-        row("of that, the writer's thread: decision, record, chain, SQLite", name, *cost("writer"))
-        row("of that, admission: keys, coin, pseudonyms, commitments", name, *cost("admission"))
-        row("of that, SQLite: the same rows with nothing else", name, *cost("rows alone"))
-    for model, words in MODELS.items():
-        name = f"python benchmarks/service/batch.py --model {model}"
-        what = f"batch of 256, share of bare `decide`'s rate: Arrow, NDJSON; {words}"
-        row(what, name, share("arrow"), share("ndjson"), aim="0.5")
-    for model, words in MODELS.items():
-        name = f"python benchmarks/service/latency.py --model {model}"
-        what = f"one client over HTTP, milliseconds to the answer, and over those of its parts; {words}"
-        row(what, name, lambda result: float(result["ms"]["durable"]), lambda result: result["of the aim"], aim="; 1.2")
-    for model, words in MODELS.items():
-        name = f"python benchmarks/service/rate.py --model {model}"
-        what = f"32 clients without HTTP: group commit over commit each, and as a share of not durable; {words}"
-        row(what, name, *ratios, aim="7, 0.9")
-    disks = {"": [], **{f" that takes {ms:g} ms longer": [*slower(ms), ""] for ms in DELAYS}}
-    for disk, before in disks.items():
-        for model, words in MODELS.items():
-            name = f"{' '.join(before)}python benchmarks/service/http_rate.py --model {model}"
-            what = f"32 clients over HTTP, this disk{disk}: the same; {words}".replace("this disk that", "a disk that")
-            row(what, name, *ratios, aim="7, 0.9")
-            if not disk:
-                row("decisions per second, committed in groups", name, rate, digits=0)
-    name = "python benchmarks/service/verify.py"
-    what = "records that `calcode log verify` checks per second of CPU: the chain; then their personal parts"
-    row(what, name, per_second("verify"), per_second("parts"), aim="200,000", digits=0)
-    return "\n".join(rows)
+    disks = {"": ""} | {f", a disk that takes {ms:g} ms longer": f"{' '.join(slower(ms))} " for ms in DELAYS}
+    groups = [grouped("without HTTP", "rate.py", model) for model in MODELS] + [
+        grouped(f"over HTTP{disk}", "http_rate.py", model, before) for disk, before in disks.items() for model in MODELS
+    ]
+    verified = [
+        ["records per second of CPU"]
+        + [of("verify.py", "per_s", what, "middle", digits=0) for what in ("verify", "parts")]
+    ]
+    return f"""\
+CPU time over that of a bare `decide` (`python benchmarks/service/cost.py --model MODEL`):
+
+{table("| model | | alone | in blocks of 64 | of 256 |", *cost, aim="| | aim for a durable decision | 1.5 | 2 | 2.5 |")}
+
+A batch of 256 images, as a share of bare `decide`'s rate (`python benchmarks/service/batch.py --model MODEL`):
+
+{table("| model | Arrow | NDJSON |", *batch, aim="| aim | 0.5 | 0.5 |")}
+
+One client over HTTP: milliseconds to the answer, and as a multiple of a bare decision, half a millisecond for HTTP and
+one fsync together (`python benchmarks/service/latency.py --model MODEL`):
+
+{table("| model | milliseconds | multiple |", *waiting, aim="| aim | | 1.2 |")}
+
+32 clients: decisions committed in groups against each by itself, and against a disk that is not waited for
+(`python benchmarks/service/rate.py --model MODEL`, over HTTP `http_rate.py`, for a slower disk under `strace` with the
+options that `page.py` prints):
+
+{table("| | over commit each | of not durable | decisions per second |", *groups, aim="| aim | 7 | 0.9 | |")}
+
+`calcode log verify` (`python benchmarks/service/verify.py`):
+
+{table("| | the chain | personal parts |", *verified, aim="| aim | 200,000 | 200,000 |")}"""
 
 
 def main() -> None:
@@ -155,7 +171,7 @@ def main() -> None:
         measure(options.rounds)
     kept = json.loads(RESULT.read_text())
     head, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{head}{BEGIN}\n\n{table(kept['runs'], kept['before']['runs'])}\n\n{END}{rest.split(END)[1]}")
+    PAGE.write_text(f"{head}{BEGIN}\n\n{tables(kept['runs'])}\n\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":
