@@ -12,7 +12,7 @@ DEMO_FILES := $(shell test -d demo-data && find demo-data -type f -not -path '*/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz torch test-gpu test-torch lint format docs bench demo serve loop audit picture clean
+.PHONY: help install test fuzz torch test-gpu test-torch lint format docs bench demo serve loop audit lock picture clean
 
 help:
 	@echo "make install   put calcode, its tools and the demonstration data into $(VENV)"
@@ -29,6 +29,7 @@ help:
 	@echo "make serve     the decision service with the demonstration model and a stream of images"
 	@echo "make loop      play its story: an alarm, labels, a site model, its promotion; with pictures in build/loop"
 	@echo "make audit     bandit on the service, pip-audit on what is installed (needs the network, and says where it had none)"
+	@echo "make lock      choose the versions of the service's libraries again, with their hashes (needs the network)"
 	@echo "make clean     remove what the other targets made, except $(VENV)"
 
 install: $(STAMP)
@@ -103,6 +104,12 @@ loop: $(STAMP)
 audit: $(STAMP)
 	$(BIN)/python -m bandit -q -r -ll --skip B608 src/calcode/service src/calcode/method/signatures.py
 	$(BIN)/python tools/audit.py
+
+# The build's own tool is among them, so that nothing without a hash is run. Some environments are not ours to serve.
+lock: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	echo 'hatchling>=1.26' | $(BIN)/uv pip compile pyproject.toml - --extra service --extra postgres --universal \
+	  --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate --quiet --output-file deploy/service.lock
 
 # The picture in the README: the head of the demo's page as a browser shows it.
 picture: demo
