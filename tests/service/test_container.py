@@ -119,7 +119,7 @@ def test_what_the_build_stage_runs_makes_a_service_that_answers(tmp_path: Path, 
     subprocess.run([*shell, rest], check=True, cwd=source, env=environment)
     bill = json.loads((prefix / "sbom.json").read_text())
     names = {component["name"].lower() for component in bill["components"]}
-    assert {"fastapi", "sqlalchemy", "numpy", "cryptography"} <= names
+    assert {"fastapi", "sqlalchemy", "numpy", "cryptography", "psycopg"} <= names
 
     (entry,) = (json.loads(rest)[0].replace("/opt/calcode", str(prefix)) for rest in said("ENTRYPOINT"))
     command = json.loads(said("CMD")[0])

@@ -21,8 +21,10 @@ from typer.testing import CliRunner
 from calcode.backbones import load_backbone
 from calcode.backbones.backbone import encode_images
 from calcode.cli.service import group as commands
+from calcode.service.images import Images, opened_images
 from calcode.service.log import Transaction
 from calcode.service.operations import erase, opened, retain
+from calcode.service.problems import Problem
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, SECRET_PART
 
@@ -159,6 +161,29 @@ def test_pictures_that_cannot_be_decoded_are_refused_and_not_kept(picture_site: 
         assert (
             call("POST", "/v1/decisions", json={**sent, "image": base64.b64encode(png(3)).decode()}).status_code == 200
         )
+
+
+def test_a_picture_that_takes_too_long_or_too_much_memory_is_refused_and_the_next_one_is_read(tmp_path: Path) -> None:
+    large = io.BytesIO()
+    Image.new("RGB", (11_500, 11_500)).save(large, "PNG", compress_level=1)
+
+    def refusal(images: Images) -> str:
+        with pytest.raises(Problem) as refused:
+            images.embed(large.getvalue(), lambda vector: vector)
+        assert refused.value.status == 422
+        name, vector = images.embed(png(5), lambda vector: vector)
+        assert np.isfinite(vector).all()
+        assert [path.name for path in (tmp_path / "images").iterdir()] == [name]
+        (tmp_path / "images" / name).unlink()
+        return refused.value.detail
+
+    with opened_images(str(TOWER), tmp_path / "images", deidentify=True, seconds=1) as images:
+        assert "too much time" in refusal(images)
+    with opened_images(str(TOWER), tmp_path / "images", deidentify=True, n_bytes=2**28) as images:
+        assert "MemoryError" in refusal(images)
+    # The service's own limits leave room for the largest picture.
+    with opened_images(str(TOWER), tmp_path / "images", deidentify=True) as images:
+        images.embed(large.getvalue(), lambda vector: vector)
 
 
 def test_a_request_without_a_record_of_its_own_leaves_no_picture(picture_site: Site) -> None:

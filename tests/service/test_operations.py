@@ -14,6 +14,7 @@ import time
 import tomllib
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -828,7 +829,15 @@ def test_the_bill_of_materials_lists_what_is_installed() -> None:
     bill = software_bill()
     names = {entry["name"] for entry in bill["components"]}
     assert {"fastapi", "sqlalchemy", "cryptography", "numpy", "starlette"} <= names
-    assert "psycopg" not in names  # LGPL, and no dependency of the service
+    # What only some services use is listed where it is installed.
+    installed = {str(entry.metadata["Name"]).lower() for entry in metadata.distributions()}
+    for optional in ("psycopg", "pynetdicom", "onnxruntime", "highdicom", "torch"):
+        assert (optional in names) == (optional in installed)
+    # LGPL, and therefore no dependency of the service.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert not any(
+        "psycopg" in line for line in [*project["dependencies"], *project["optional-dependencies"]["service"]]
+    )
     assert bill["bomFormat"] == "CycloneDX"
     assert all(re.fullmatch(r"pkg:pypi/[a-z0-9.-]+@\S+", entry["purl"]) for entry in bill["components"])
 

@@ -18,6 +18,8 @@ from calcode.service.audit.chain import Record
 from calcode.service.log import Event, Log
 from calcode.service.tables import DECISION
 
+#: The extras of calcode that a service can use.
+_EXTRAS = {"service", "hospital", "postgres", "onnx", "torch", "openclip"}
 _DCM = "http://dicom.nema.org/resources/ontology/DCM"
 _APPLICATION_SERVER = {
     "system": "http://terminology.hl7.org/CodeSystem/security-source-type",
@@ -156,7 +158,7 @@ def _record_export(log: Log, body: dict[str, Any]) -> None:
 
 
 def software_bill() -> dict[str, Any]:
-    """Return the installed dependencies of `calcode[service]` as CycloneDX 1.6 JSON."""
+    """Return the installed dependencies of a service and of the extras that it can use as CycloneDX 1.6 JSON."""
     components = [
         {
             "type": "library",
@@ -165,7 +167,7 @@ def software_bill() -> dict[str, Any]:
             "purl": f"pkg:pypi/{name}@{version}",
             "bom-ref": f"pkg:pypi/{name}@{version}",
         }
-        for name, version in sorted(_requirements("calcode", {"service"}, set()))
+        for name, version in sorted(_requirements("calcode", _EXTRAS, set()))
     ]
     root = {"type": "application", "name": "calcode", "version": __version__, "bom-ref": f"calcode@{__version__}"}
     return {

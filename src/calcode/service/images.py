@@ -6,9 +6,12 @@ import asyncio
 import base64
 import hashlib
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,15 @@ from numpy.typing import NDArray
 from calcode.backbones import load_backbone
 from calcode.backbones.backbone import Backbone, encode_images
 from calcode.datasets import Unreadable, image_or_reason
-from calcode.datasets.workers import CRASHED, WorkerPool
+from calcode.datasets.images import RgbArray
+from calcode.datasets.workers import WorkerPool
 from calcode.errors import OutputError
 from calcode.files import replacing
 from calcode.service.problems import Problem
 
+#: What decoding one picture may take: seconds of CPU, and bytes of memory beyond those of an idle process.
+_SECONDS, _BYTES = 20, 2**32
+_ENDED = "decoding it ended the process that tried (too much time or memory, or a defect of the decoder)"
 #: Returns the vector, or raises a Problem.
 Checked = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
@@ -38,7 +45,7 @@ class Images:
     deidentify : bool
         Keep only the pixels of a DICOM file and the elements needed to decode them.
     pool : WorkerPool
-        Decodes pictures; one that uses up all memory ends only the pool's process. Sizes are limited before.
+        Decodes pictures; one that takes too much time or memory ends only the pool's process. Sizes are limited before.
     """
 
     def __init__(self, tower: Backbone, folder: Path, pool: WorkerPool[Any, Any], *, deidentify: bool) -> None:
@@ -77,10 +84,34 @@ class Images:
 
 
 @contextmanager
-def opened_images(tower: str, folder: Path, *, deidentify: bool) -> Iterator[Images]:
-    """Load the tower and start the decoding process."""
+def opened_images(
+    tower: str, folder: Path, *, deidentify: bool, seconds: int = _SECONDS, n_bytes: int = _BYTES
+) -> Iterator[Images]:
+    """Load the tower and start the decoding process, with its limits for one picture."""
     folder.mkdir(exist_ok=True, mode=0o700)
     backbone = load_backbone(Path(tower) if Path(tower).suffix == ".onnx" else tower)
-    unreadable = Unreadable(path=folder, reason=CRASHED)
-    with WorkerPool(image_or_reason, workers=1, crashed=lambda _: unreadable) as pool:
+    ended = Unreadable(path=folder, reason=_ENDED)
+    decode = partial(_decoded, seconds=seconds)
+    with WorkerPool(decode, workers=1, crashed=lambda _: ended, prepare=_limit_memory, arguments=(n_bytes,)) as pool:
         yield Images(backbone, folder, pool, deidentify=deidentify)
+
+
+def _limit_memory(n_bytes: int) -> None:
+    """Limit what this process may take beyond what it has; a picture that ends it leaves no core file."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Without /proc there is no limit but that of the sizes.
+    with suppress(OSError):
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        _set_limit(resource.RLIMIT_AS, used + n_bytes)
+
+
+def _decoded(path: str, *, seconds: int) -> RgbArray | Unreadable:
+    """Decode a picture; after so many seconds of CPU the system ends the process, and the picture is refused."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _set_limit(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + seconds)
+    return image_or_reason(path)
+
+
+def _set_limit(kind: int, value: int) -> None:
+    _, most = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))
