@@ -149,6 +149,7 @@ def violations(page: Page, *, only: tuple[str, ...] = ()) -> list[str]:
 def test_no_page_has_an_axe_violation_or_reaches_beyond_its_window(browser: Browser, served: Served) -> None:
     """Light and dark, desk and phone, every fold open."""
     first, read, *_ = served.free_tasks()
+    candidate = served.service.models["skin"].in_force.shadow.digest
     add_picture(served.service, first.decision)
     context = served.person(browser, "a.berg")
     page, complaints = watched(context)
@@ -165,6 +166,7 @@ def test_no_page_has_an_axe_violation_or_reaches_beyond_its_window(browser: Brow
         f"/cases/{first.decision}",
         "/monitor",
         "/models",
+        f"/models/{candidate}",
         "/outbox",
         "/people",
         "/sign-in",

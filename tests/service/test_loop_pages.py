@@ -11,6 +11,7 @@ from service.clinic import Clinic, clinic_site, restore_tested
 from service.visitors import Person
 
 from calcode.service.alarms import open_alarms
+from calcode.service.log import Event
 from calcode.service.models import latest_deployment
 from calcode.service.people import make_token
 from calcode.service.recalibration import recalibrate
@@ -83,6 +84,53 @@ def test_a_candidate_is_made_shown_and_promoted_by_two_people(clinic: Clinic) ->
         row = latest_deployment(connection, "skin")
     assert row is not None
     assert row.champion != digest
+
+
+def test_a_change_has_a_page_with_its_modification_its_protocol_and_its_impact(clinic: Clinic) -> None:
+    service = clinic.service
+    models = service.models["skin"]
+    engineer, reader = Person(service, "emil", "engineer"), Person(service, "rita", "clinician")
+    home = models.champion.digest
+    digest = recalibrate(service, "skin", actor="emil")["digest"]
+    address = f"/models/{digest}"
+    assert f'href="{address}?line=skin"' in engineer.get("/models").text
+    assert "It is a candidate and answers nobody." in shown(engineer, address)
+    assert "nothing is known about what it changes here" in shown(engineer, address)
+    service.change(lambda t: models.set_shadow(t, digest, actor="emil", why="after 60 cases"))
+    models.follow()
+    clinic.send(30)
+    page = shown(engineer, address)
+    assert f"would take the place of the model {home[:12]}" in page
+    assert re.search(r"calibrated on cases of this site emil, record \d", page)
+    assert re.search(r"decides in the shadow: “after 60 cases” emil, record \d", page)
+    assert "The protocol that was in force when the model was added, in the log since record" in page
+    assert re.search(r"It may not answer yet: .*No restore test within", page)
+    assert "On 30 images in the shadow" in page
+    assert "Made from 60 patients drawn at random" in page
+    assert "What it promises: " in page
+    withheld = shown(reader, address)
+    assert "is not shown to you, because you read cases" in withheld
+    assert "images in the shadow, " not in withheld
+    restore_tested(service)
+    service.change(lambda t: models.propose(t, digest, actor="emil", why="it knows the site"))
+    service.change(lambda t: models.approve(t, digest, actor="anke", why="the bound holds"))
+    models.follow()
+    page = shown(engineer, address)
+    assert "It answers now." in page
+    assert f"takes the place of the model {home[:12]}" in page
+    assert re.search(r"proposed: “it knows the site” emil, .* approved: “the bound holds” anke, ", page)
+    assert "It met every condition when it was approved" in page
+    assert "On 30 images in the shadow" in page
+    # A later text of the protocol is not the one under which this model was made.
+    later = "description = 'Another plan.'\n"
+    event = Event(kind="protocol_set", actor="emil", subject="0" * 64, body={"line": "skin", "text": later})
+    service.change(lambda t: t.append([event]))
+    assert "Another plan." not in shown(engineer, address)
+    first = shown(engineer, f"/models/{home}")
+    assert "It answered before, and does not answer now." in first
+    assert "is the first one of this line" in first
+    assert re.search(r"answers no more: “the bound holds” anke, record \d", first)
+    assert engineer.get(f"/models/{'0' * 64}").status_code == 404
 
 
 def test_one_patient_is_no_all_clear(tmp_path: Path) -> None:

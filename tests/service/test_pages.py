@@ -192,6 +192,7 @@ PAGES = {
     f"{CASE}/image": {"clinician"},
     "/monitor": EVERY_READER,
     "/models": EVERY_READER,
+    f"/models/{'0' * 64}": EVERY_READER,
     "/outbox": {"engineer", "auditor"},
     "/log": {"auditor"},
     "/log/checkpoints/1": {"auditor"},
@@ -230,7 +231,7 @@ def test_every_page_is_for_its_roles_alone_and_every_page_is_in_the_table(person
             assert ("expired" in answer.text) is (role in allowed), (path, role)
     open_to_all = {"/sign-in", "/static/{name}", "/keys", "/sign-out", "/"}
     served = {route.path for module in app.PAGES for route in module.router.routes}
-    known = {re.sub(r"/[0-9a-f]{32}|(?<=checkpoints)/1", "/{}", path) for path in (*PAGES, *FORMS)}
+    known = {re.sub(r"/[0-9a-f]{32,64}|(?<=checkpoints)/1", "/{}", path) for path in (*PAGES, *FORMS)}
     assert {re.sub(r"\{\w+\}", "{}", path) for path in served - open_to_all} == known
 
 

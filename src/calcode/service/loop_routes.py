@@ -16,7 +16,7 @@ from calcode.service.gates import shadow_coverage
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
 from calcode.service.recalibration import recalibrate, report_of, shadow_comparison
-from calcode.service.requests import ServiceHere, Why, line_of, role
+from calcode.service.requests import Digest, ServiceHere, Why, line_of, role
 from calcode.service.tables import RECALIBRATION
 from calcode.service.wording import alarm_in_words
 
@@ -154,10 +154,7 @@ def recalibrations(
 
 @router.get("/recalibrations/{digest}", response_model=dict[str, Any], responses=responses(401, 403, 404, 422, 429))
 def recalibration(
-    digest: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
-    service: ServiceHere,
-    principal: Annotated[Principal, Depends(role(*_READERS))],
-    line: _Line = None,
+    digest: Digest, service: ServiceHere, principal: Annotated[Principal, Depends(role(*_READERS))], line: _Line = None
 ) -> dict[str, Any]:
     """Return a candidate's report, what it would have changed in the shadow, its coverage, and the gates it fails.
 

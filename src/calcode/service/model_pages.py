@@ -1,4 +1,4 @@
-"""The page of models (SERVICE.md 10): lineage, states, protocol, reports, and the steps that people take."""
+"""The pages of models (SERVICE.md 10): lineage, protocol, reports, steps that people take, and each change by itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sqlalchemy import Connection, func, select
 
 from calcode.service.answer_counts import last_full_step
 from calcode.service.blindness import reads_cases
-from calcode.service.gates import shadow_coverage
-from calcode.service.models import latest_deployment, latest_protocol
+from calcode.service.gates import added_at, shadow_coverage
+from calcode.service.models import latest_deployment, latest_protocol, model_row
 from calcode.service.pages import READERS, Form, field, own_lines, page_role, page_router, reason_of, render, see
 from calcode.service.people import Principal
 from calcode.service.problems import Problem
 from calcode.service.protocol import parse_protocol
 from calcode.service.recalibration import recalibrate, report_of, shadow_comparison
-from calcode.service.requests import ServiceHere, line_of
+from calcode.service.requests import Digest, ServiceHere, line_of
 from calcode.service.service import Service
 from calcode.service.tables import DECISION, DEPLOYMENT, EVENT, MODEL, SHADOW_DECISION, of_kinds
 from calcode.service.wording import promises_in_words
@@ -94,6 +94,81 @@ def _line_models(connection: Connection, service: Service, line: str, *, reader:
         "protocol": protocol,
         "plan": None if protocol is None else parse_protocol(protocol.text, source="protocol").recalibration,
     }
+
+
+#: A model's states, and the two steps between them, as events in its history.
+_STATES = {
+    "candidate": "a candidate",
+    "shadow": "decides in the shadow",
+    "champion": "answers",
+    "retired": "answers no more",
+    "refused": "taken out",
+}
+_APPROVALS = {"proposal": "proposed", "approval": "approved"}
+
+
+@router.get("/models/{digest}")
+def change_page(
+    request: Request, digest: Digest, service: ServiceHere, principal: _Reader, line: str | None = None
+) -> Response:
+    """Show one change of a line: what changes, how it may change, and what it means for answers.
+
+    These are the three parts of a predetermined change control plan: modifications, protocol, impact.
+    """
+    line = line_of(service, principal, line)
+    models = service.models[line]
+    with service.database.reading() as connection:
+        model = model_row(connection, line, digest)
+        if model is None:
+            raise Problem(404, "No model of this line has this digest.")
+        withheld = reads_cases(connection, principal)
+        steps = _steps(connection, line, digest)
+        protocol = latest_protocol(connection, line, before=added_at(connection, line, digest))
+        query = select(DEPLOYMENT).where(DEPLOYMENT.c.line == line).order_by(DEPLOYMENT.c.from_seq)
+        champions = [row.champion for row in connection.execute(query)]
+        # The model that answered before this one first did, or that answers as long as this one never has.
+        before = champions[: champions.index(digest)] if digest in champions else champions
+        upto = last_full_step(connection, line, after=0) if withheld else inf
+        context = {
+            "line": line,
+            "names": models.settings.names,
+            "model": model,
+            "steps": steps,
+            "promoted": digest in champions,
+            "replaced": before[-1] if before else None,
+            "protocol": protocol,
+            "about": "" if protocol is None else parse_protocol(protocol.text, source="protocol").description,
+            "failed": models.gates(connection, digest, upto=upto) if model.state == "shadow" else [],
+            "withheld": withheld,
+            "comparison": None
+            if withheld
+            else shadow_comparison(connection, line, digest, n_classes=len(models.prompts.classes)),
+            "coverage": None if withheld else shadow_coverage(connection, line, digest),
+            "own_report": report_of(connection, line, digest),
+            "promises": promises_in_words(service, line, digest),
+        }
+    return render(request, "change.html", context)
+
+
+def _steps(connection: Connection, line: str, digest: str) -> list[dict[str, Any]]:
+    """Return what happened to a model on a line, in order."""
+    kinds = of_kinds("model_added", "recalibration", "approval", "model_state")
+    steps = []
+    for event in connection.execute(select(EVENT).where(kinds).order_by(EVENT.c.seq)):
+        body = json.loads(event.body)
+        state = body.get("states", {}).get(digest)
+        if body.get("line", line) != line or (state is None and event.subject != digest):
+            continue
+        if event.kind == "model_added":
+            words = "added"
+        elif event.kind == "recalibration":
+            words = "calibrated on cases of this site"
+        elif event.kind == "approval":
+            words = _APPROVALS[body["step"]]
+        else:
+            words = _STATES[state]
+        steps.append({"at": event.at, "actor": event.actor, "seq": event.seq, "words": words, "why": body.get("why")})
+    return steps
 
 
 #: Buttons of the page and the roles that may press them; the name also selects the notice shown afterwards.

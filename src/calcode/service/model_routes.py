@@ -18,13 +18,12 @@ from calcode.service.decision_routes import refused
 from calcode.service.models import room_for_model
 from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
-from calcode.service.requests import ServiceHere, Why, limited_body, line_of, role, service_of
+from calcode.service.requests import Digest, ServiceHere, Why, limited_body, line_of, role, service_of
 from calcode.service.service import Service
 from calcode.service.tables import DEPLOYMENT, MODEL
 
 router = APIRouter(prefix="/v1", tags=["models"])
 _ANYBODY = ("clinician", "approver", "engineer", "auditor")
-_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Line = Annotated[str | None, Query(max_length=64, description="May be left out where the sender has one line")]
 
 
@@ -96,7 +95,7 @@ class RollBack(BaseModel):
     )
 
     why: Why
-    champion: _Digest | None = Field(default=None, description="The model that should go; 409 if another one answers")
+    champion: Digest | None = Field(default=None, description="The model that should go; 409 if another one answers")
 
 
 @router.get("/models", response_model=list[ModelFacts], responses=responses(401, 403, 422, 429))
@@ -184,7 +183,7 @@ async def add_model(
     responses=responses(401, 403, 404, 409, 413, 422, 429, 503, 507),
 )
 def set_state(
-    digest: _Digest,
+    digest: Digest,
     wanted: StateRequest,
     service: ServiceHere,
     principal: Annotated[Principal, Depends(role("engineer", "approver"))],

@@ -30,6 +30,8 @@ def _without_nul(text: str) -> str:
     return text
 
 
+#: Digest of a model.
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 #: The reason for a step; it is recorded in the log.
 Why = Annotated[str, Field(min_length=3, max_length=500), AfterValidator(_without_nul)]
 
