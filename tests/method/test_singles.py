@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 from worlds import World, fit_quietly
 
-from calcode import Action, Calcode, CalcodeWarning, Evidence
+from calcode import Action, Calcode, CalcodeWarning, Evidence, SupportAudit
 from calcode.errors import RoleError, SettingsError
 from calcode.method.audit import neighbour_distance
 from calcode.method.singles import SinglesCertificate
@@ -112,6 +112,23 @@ def test_reference_images_may_certify_and_leave_their_own_row_out(roles: dict[st
     np.testing.assert_allclose(
         model.audit_.without_own_rows().statistic(test), model.audit_.statistic(test), atol=1e-15
     )
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 10, 11])
+def test_a_small_reference_leaves_out_nothing_but_an_own_row(n: int) -> None:
+    roles = World().roles()
+    reference, test = roles["reference"][:n], roles["test"]
+    audit = SupportAudit.fit(
+        reference=reference, validation=roles["validation"], gate=roles["gate"], candidates=["distance"]
+    )
+    np.testing.assert_allclose(audit.without_own_rows().statistic(test), audit.statistic(test), atol=1e-15)
+    found = audit.without_own_rows().statistic(reference)
+    for row in range(n):
+        expected = np.inf  # with no other image there is no support
+        if n > 1:
+            others = reference.embeddings[np.arange(n) != row]
+            expected = neighbour_distance(reference.embeddings[[row]], reference=others, n_neighbors=10)[0]
+        np.testing.assert_allclose(found[row], expected, atol=1e-15)
 
 
 def test_an_answer_outside_the_label_space_is_wrong(model: Calcode, roles: dict[str, Evidence]) -> None:

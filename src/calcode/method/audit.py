@@ -380,11 +380,13 @@ class SupportAudit:
                 nearest = self._device_points.nearest_distances(evidence.embeddings, count=count)
             else:
                 nearest = nearest_distances(evidence.embeddings, self.reference, n_neighbors=count)
+            averages = _averaged(nearest[:, : self.n_neighbors], average=self.average)
             if not self.own_rows_count:
-                # A neighbour at distance zero is the image itself; if there is none, the farthest is dropped.
+                # A neighbour at distance zero is the image itself; in a small reference none takes its place.
                 own = nearest[:, 0] <= _OWN_ROW_DISTANCE
-                nearest = np.where(own[:, None], nearest[:, 1:], nearest[:, :-1])
-            return _averaged(nearest, average=self.average)
+                others = nearest[own, 1:]
+                averages[own] = _averaged(others, average=self.average) if others.size else np.inf
+            return averages
         if name == "energy":
             return negative_energy(evidence.prompt_logits)
         robust = robust_probabilities(evidence.prompt_logits, trim=self.trim)

@@ -231,8 +231,9 @@ class SiteModel(FittedSite, SiteChoices):
     def add(self, reviewed: Evidence, e: ArrayLike | None = None, without_label: ArrayLike | None = None) -> Self:
         """Add reviewed cases to the bag: each is a rank-one update, not a new fit (SITE.md S6).
 
-        The result is the model that `fit` makes of all reviewed cases, in another order. The time of an update must be
-        chosen by counts or the calendar, not by looking at scores. A certificate of single answers becomes invalid.
+        The result is the model that `fit` makes of all reviewed cases, in another order, if every group has one row; of
+        several rows one is drawn among the cases of this call, not of all. The time of an update must be chosen by
+        counts or the calendar, not by looking at scores. A certificate of single answers becomes invalid.
 
         Parameters
         ----------
