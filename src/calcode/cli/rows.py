@@ -17,6 +17,7 @@ import numpy as np
 import typer
 
 from calcode.arrays import AnyArray, IntArray
+from calcode.cli.options import NAMESAKES
 from calcode.cli.running import Screen
 from calcode.cohorts import Cohort, FeatureFile, decisions_from, open_features, read_decisions
 from calcode.engines.local import LARGEST_BLOCK, naming, require_classes, require_review_probability
@@ -107,12 +108,12 @@ class Choice:
         except NothingChosenError as error:
             raise self.nothing_chosen() from error
         except RoleError as error:
-            found = str(error).removeprefix(f"{self.features.path}: ").removeprefix("evidence: ").partition(";")[0]
+            found = str(error).removeprefix(f"{self.features.path}: ").removeprefix("evidence: ").rpartition(";")[0]
             others = [name for name in self.features.role_counts if name not in FITTED_ROLES]
             advice = f"--role {others[0]}" if others else "--role or --where"
             raise RoleError(
                 f"{self.described}: {found}, so its answers would say nothing; choose others with {advice}, or give a "
-                "file of new images"
+                f"file of new images{NAMESAKES}"
             ) from error
 
     def column_for(self, by: str | None) -> list[str]:
