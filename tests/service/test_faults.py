@@ -335,6 +335,7 @@ def test_a_start_with_a_champion_that_is_refused_leaves_no_record(site: Site) ->
         ("protocol of the line skin", 'protocol = "gone"', ""),
         ("reference of the line skin", 'reference = "gone"', ""),
         ("signing_key of the line skin", 'signing_key = "gone"', ""),
+        ("image_tower of the line skin", 'image_tower = "gone"', ""),
         (
             "client_secret_file in [oidc]",
             "",

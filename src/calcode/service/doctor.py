@@ -19,6 +19,7 @@ from calcode.service.checkpoint_targets import notes_in
 from calcode.service.checkpoints import check_against
 from calcode.service.commitments import changed_parts
 from calcode.service.database import STORAGE_ERRORS
+from calcode.service.hospital import require_libraries
 from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Log, utc
 from calcode.service.models import Models, latest_deployment
@@ -102,11 +103,16 @@ def file_rights(site: SiteSettings) -> Iterator[Finding]:
 
 
 def named_files(site: SiteSettings) -> Iterator[Finding]:
-    """Check that a start could read the files that the site file names."""
+    """Check that a start could read the files that the site file names, and has the libraries that it asks for."""
     try:
         require_files(site)
     except ServiceError as error:
         yield Finding("bad", "files", str(error))
+    if site.speaks_dicom:
+        try:
+            require_libraries()
+        except ServiceError as error:
+            yield Finding("bad", "dicom", str(error))
 
 
 def database_state(log: Log) -> Finding:
