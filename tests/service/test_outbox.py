@@ -364,7 +364,9 @@ def test_one_report_that_is_refused_delays_no_other_and_is_named(tmp_path: Path,
         (entry,) = call("GET", "/v1/outbox", as_="auditor").json()
         assert (entry["rows"], entry["fault"]) == (1, "HTTP 422")
         with opened(service.site) as log:
-            assert any("1 reports wait for record" in finding.sentence for finding in examine(service.site))
+            assert any(
+                "1 report waits for record, the oldest since " in finding.sentence for finding in examine(service.site)
+            )
             receiver.state["refuses"] = set()
             with log.database.writing() as connection:
                 assert outbox.retry(connection, "record") == 1

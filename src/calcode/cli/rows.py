@@ -26,6 +26,7 @@ from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 from calcode.method.roles import FITTED_ROLES
+from calcode.metrics.wording import counted
 from calcode.site import SiteModel
 
 if TYPE_CHECKING:
@@ -226,9 +227,11 @@ def read_fitted_roles(
                     f"{', '.join(classes or file.classes)}; write label_name as the classes are written"
                 )
             if len(kept) < len(cohort) and not classes:
+                n = len(cohort) - len(kept)
+                has, is_out = ("has", "is left out") if n == 1 else ("have", "are left out")
                 warnings.warn(
-                    f"{file.path}: {len(cohort) - len(kept)} images of role '{role}' have a diagnosis outside the "
-                    "classes and are left out",
+                    f"{file.path}: {counted(n, 'image')} of role '{role}' {has} a diagnosis outside the classes and "
+                    f"{is_out}",
                     CalcodeWarning,
                     stacklevel=2,
                 )
