@@ -70,7 +70,17 @@ def test_images_the_model_was_fitted_on_are_refused(here: Path, tmp_path: Path, 
         r"Error: split.parquet: \d+ of these images were used to fit the model as reference \(", result.stderr
     )
     assert "--role" in result.stderr
+    assert "if only the names are the same, give these images or patients other names" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_image_the_model_was_fitted_on_is_named_whole(tmp_path: Path, run: Callable[..., Any]) -> None:
+    write_cohort(tmp_path / "own.parquet", prefix="eye;left")
+    split, model = str(tmp_path / "split.parquet"), str(tmp_path / "model.safetensors")
+    assert run("split", str(tmp_path / "own.parquet"), "-o", split).exit_code == 0
+    assert run("fit", split, "-o", model).exit_code == 0
+    result = run("decide", model, split, "--role", "gate", "-o", str(tmp_path / "d.csv"), columns=400)
+    assert re.search(r"as gate \(eye;left-\d+, .* and \d+ more\), so its answers would say nothing", result.stderr)
 
 
 @pytest.mark.parametrize(

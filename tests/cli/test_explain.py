@@ -98,6 +98,13 @@ def test_a_single_answer_shows_its_record(
     assert entry["record"] in " ".join(shown.stdout.split())
 
 
+def test_an_id_may_hold_a_comma(here: Path, tmp_path: Path, run_json: Callable[..., dict[str, Any]]) -> None:
+    write_cohort(tmp_path / "new.parquet", n=20, seed=3, prefix="arm, left")
+    ids = open_features(tmp_path / "new.parquet").read().column("id").tolist()
+    content = run_json("explain", "model.safetensors", str(tmp_path / "new.parquet"), "--id", ids[2], "--id", ids[5])
+    assert [entry["image"] for entry in content["images"]] == [ids[2], ids[5]]
+
+
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [

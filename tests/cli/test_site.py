@@ -141,9 +141,22 @@ def test_a_plan_refuses_images_that_the_model_was_fitted_on(here: Path, run: Run
     result = run("site", "plan", "model.safetensors", "split.parquet", "--budget", "50", "-o", "home.csv", columns=400)
     assert result.exit_code == 1
     assert "of these images were used to fit the model as reference (image-" in result.output
-    assert "; give a file of your own clinic's images" in result.output
+    assert "; give a file of your own clinic's images; if only the names are the same, give these" in result.output
     assert not (here / "home.csv").exists()
     assert not (here / "home.coin.json").exists()
+
+
+def test_a_plan_of_an_archive_needs_labels_and_the_other_two_do_not(here: Path, tmp_path: Path, run: Run) -> None:
+    write_cohort(tmp_path / "new.parquet", n=200, seed=5, prefix="new", label_names=None)
+    arguments = ("site", "plan", "model.safetensors", str(tmp_path / "new.parquet"), "--budget", "60")
+    result = run(*arguments, "-o", str(tmp_path / "new.csv"), columns=400)
+    assert result.exit_code == 1
+    assert "new.parquet: the images have no labels, and an archive is drawn within each diagnosis" in result.output
+    assert "choose --sampling consecutive or coin" in result.output
+    assert run(*arguments, "-o", str(tmp_path / "new.csv"), "--sampling", "consecutive").exit_code == 0
+    result = run(*arguments, "-o", str(tmp_path / "visit.csv"), "--sampling", "coin", "--visit", "date", columns=400)
+    assert result.exit_code == 1
+    assert "new.parquet: no metadata column 'date' for --visit; it has site, age" in result.output
 
 
 def test_a_plan_says_who_will_stay_in_every_set(here: Path, clinic: Path, run: Run) -> None:

@@ -159,3 +159,26 @@ def test_without_groups_it_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert result.exit_code == 0
     assert "Warning: lone.parquet: no column 'group'" in result.stderr
     assert np.unique(pq.read_table("out.parquet")["role"].to_pylist()).size == 5
+
+
+def test_rows_without_a_group_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_cohort(Path("some.parquet"), n=200, groups=[f"p{row}" if row % 4 else None for row in range(200)])
+    result = run("split", "some.parquet", "-o", "out.parquet")
+    assert result.exit_code == 0
+    assert (
+        "Warning: some.parquet: column 'group' is empty in 50 of 200 rows, so images of one patient may fall into "
+        "different roles" in result.stderr
+    )
+
+
+def test_a_file_with_too_few_groups_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_cohort(Path("same.parquet"), n=20, groups=["p"] * 20)
+    result = run("split", "same.parquet", "-o", "out.parquet")
+    assert result.exit_code == 1
+    assert "Error: same.parquet: groups: 1 group cannot fill 5 roles" in result.stderr

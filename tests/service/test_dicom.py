@@ -30,6 +30,7 @@ from sqlalchemy import select
 
 from calcode.errors import ServiceError
 from calcode.service import outbox
+from calcode.service.doctor import examine
 from calcode.service.hospital.objects import take_apart
 from calcode.service.hospital.senders import Refused, Unreachable
 from calcode.service.hospital.senders import send as deliver
@@ -37,7 +38,7 @@ from calcode.service.hospital.statement import Statement
 from calcode.service.hospital.structured_report import structured_report
 from calcode.service.operations import erase, opened
 from calcode.service.service import Service
-from calcode.service.settings import DicomDelivery, StowDelivery, TlsSettings
+from calcode.service.settings import DicomDelivery, StowDelivery, TlsSettings, read_site
 from calcode.service.tables import DECISION, EVENT, SECRET_PART
 
 GATEWAY = """
@@ -199,17 +200,21 @@ def test_an_object_above_the_limit_ends_the_association(plain: Service, tmp_path
     assert echo(plain.dicom_port) == 0
 
 
-def test_a_line_without_a_tower_does_not_start_a_gateway(tmp_path: Path) -> None:
+def test_a_site_file_whose_title_stands_for_a_line_without_a_tower_is_refused(tmp_path: Path) -> None:
     site = make_site(tmp_path, lines=gateway().replace("default", "skin"))
-    with pytest.raises(ServiceError, match="image_tower"), Service(site.settings):
-        pass
+    with pytest.raises(ServiceError, match=r"dicom\.titles: skin cannot take images: there is no image_tower"):
+        read_site(site.file)
 
 
 def test_a_missing_library_is_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highdicom", None)
     table = '[[deliveries]]\nname = "pacs"\nkind = "dicom"\nhost = "h"\nport = 104\ncalled = "ARCHIVE"\n'
-    with pytest.raises(ServiceError, match=r"calcode\[hospital\]"), Service(make_site(tmp_path, lines=table).settings):
+    site = make_site(tmp_path, lines=table).settings
+    with pytest.raises(ServiceError, match=r"calcode\[hospital\]"), Service(site):
         pass
+    (bad,) = [finding for finding in examine(site) if finding.level == "bad"]
+    assert bad.about == "dicom"
+    assert "pip install 'calcode[hospital]'" in bad.sentence
 
 
 def test_titles_and_deliveries_name_lines_that_exist(tmp_path: Path) -> None:

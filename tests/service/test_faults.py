@@ -335,6 +335,7 @@ def test_a_start_with_a_champion_that_is_refused_leaves_no_record(site: Site) ->
         ("protocol of the line skin", 'protocol = "gone"', ""),
         ("reference of the line skin", 'reference = "gone"', ""),
         ("signing_key of the line skin", 'signing_key = "gone"', ""),
+        ("image_tower of the line skin", 'image_tower = "gone"', ""),
         (
             "client_secret_file in [oidc]",
             "",
@@ -532,9 +533,14 @@ def test_a_role_without_rights_is_named_with_the_remedy(tmp_path: Path, postgres
         connection.exec_driver_sql("CREATE ROLE calcode_nobody LOGIN")
         connection.exec_driver_sql("GRANT SELECT ON ALL TABLES IN SCHEMA public TO calcode_nobody")
     site = make_site(tmp_path, database=url.replace("postgres@", "calcode_nobody@"))
-    with pytest.raises(CalcodeError, match=r"permission denied for table .*calcode service grants ROLE \| psql NAME"):
+    remedy = r".*calcode service upgrade SITE, which makes the tables, then calcode service grants ROLE \| psql NAME"
+    with pytest.raises(CalcodeError, match=rf"permission denied for table {remedy}"):
         Service(site.settings).__enter__()
     assert Log(owner).head()[0] == 0
+    (tmp_path / "new").mkdir()
+    new = make_site(tmp_path / "new", database=postgres.new_database().replace("postgres@", "calcode_nobody@"))
+    refused = CliRunner().invoke(app, ["service", "init", str(new.file)])
+    assert re.search(rf"permission denied for schema public {remedy}", " ".join(refused.stderr.split()))
     with owner.writing() as connection:
         connection.exec_driver_sql("DROP OWNED BY calcode_nobody")
         connection.exec_driver_sql("DROP ROLE calcode_nobody")

@@ -213,6 +213,11 @@ def test_the_command_takes_the_same_file(tmp_path: Path) -> None:
     bad = run(app, ["service", "labels", str(site.file), str(tmp_path / "bad.csv")])
     assert bad.exit_code == 1
     assert "row 5" in bad.output
+    gone = run(app, ["service", "labels", str(site.file), str(tmp_path / "gone.csv")])
+    assert "gone.csv: No such file or directory; give a file that can be read" in " ".join(gone.output.split())
+    (tmp_path / "latin.csv").write_bytes("label,study\nc0,é\n".encode("latin-1"))
+    latin = run(app, ["service", "labels", str(site.file), str(tmp_path / "latin.csv")])
+    assert "latin.csv: not a CSV file in UTF-8; save the sheet as CSV UTF-8" in " ".join(latin.output.split())
     done = run(app, ["service", "labels", str(site.file), str(tmp_path / "good.csv"), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["labels"] == 2

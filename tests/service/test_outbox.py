@@ -364,7 +364,9 @@ def test_one_report_that_is_refused_delays_no_other_and_is_named(tmp_path: Path,
         (entry,) = call("GET", "/v1/outbox", as_="auditor").json()
         assert (entry["rows"], entry["fault"]) == (1, "HTTP 422")
         with opened(service.site) as log:
-            assert any("1 reports wait for record" in finding.sentence for finding in examine(service.site))
+            assert any(
+                "1 report waits for record, the oldest since " in finding.sentence for finding in examine(service.site)
+            )
             receiver.state["refuses"] = set()
             with log.database.writing() as connection:
                 assert outbox.retry(connection, "record") == 1
@@ -458,6 +460,8 @@ def test_the_operator_sees_what_waits_and_has_it_tried_again(tmp_path: Path, rec
     shown = CliRunner().invoke(group, ["outbox", str(site.file)])
     assert "record: 2 wait, 0 of them for a reader" in shown.output
     assert "2 reports for record" in CliRunner().invoke(group, ["outbox", str(site.file), "--retry", "record"]).output
+    unknown = CliRunner().invoke(group, ["outbox", str(site.file), "--retry", "pacs"])
+    assert (unknown.exit_code, "the site file has no delivery pacs; it has record" in unknown.output) == (2, True)
     # A receiver that is no longer in the site file is named by the doctor.
     site.file.write_text(site.file.read_text().replace('name = "record"', 'name = "other"'))
     assert any(finding.level == "bad" and finding.about == "outbox" for finding in examine(read_site(site.file)))

@@ -75,8 +75,7 @@ def explain(
     from calcode.site import SiteModel, load_model
     from calcode.site.explain import explain_site
 
-    wanted = names_in(ids)
-    if bool(wanted) == bool(image):
+    if bool(names_in(ids)) == bool(image):
         raise typer.BadParameter("name images by --id or photographs by --image", param_hint="--id")
     if image and backbone is None:
         raise typer.BadParameter("say what embeds the photograph", param_hint="--backbone")
@@ -95,7 +94,7 @@ def explain(
         tower = load_backbone(backbone or "")
         cases = [(path.name, photograph_evidence(path, backbone=tower, prompts=file.prompts)) for path in image]
     else:
-        cases = images_by_id(file, wanted)
+        cases = images_by_id(file, ids or [])
     cohort = None
     if not isinstance(fitted, SiteModel):
         holder = file if reference is None else open_features(reference, prompts=file.prompts)
@@ -138,8 +137,11 @@ def explain(
     screen.say(DEVICE_NOTE)
 
 
-def images_by_id(file: FeatureFile, wanted: Sequence[str]) -> list[tuple[str, Evidence]]:
-    """The images with these ids, in this order; raise an error with the nearest id if the file lacks one."""
+def images_by_id(file: FeatureFile, given: Sequence[str]) -> list[tuple[str, Evidence]]:
+    """The images with these ids, in this order; raise an error with the nearest id if the file lacks one.
+
+    A text with commas is one id if the file has it, and several otherwise.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -147,10 +149,11 @@ def images_by_id(file: FeatureFile, wanted: Sequence[str]) -> list[tuple[str, Ev
     from calcode.cohorts.parquet import stream_tables, text_values
 
     found: dict[str, Evidence] = {}
-    by_id = pc.field("id").cast(pa.string()).isin(pa.array(wanted, pa.string()))
+    by_id = pc.field("id").cast(pa.string()).isin(pa.array([*given, *names_in(given)], pa.string()))
     for block in file.batches(columns=[], where=by_id):
         for row, name in enumerate(np.asarray(block.evidence.ids).tolist()):
             found[name] = block.evidence[row]
+    wanted = [name for text in given for name in ([text] if text in found else names_in([text]))]
     missing = [name for name in wanted if name not in found]
     if missing:
         tables = stream_tables(file.path, columns=["id"], batch_size=65_536)

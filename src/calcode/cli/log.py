@@ -139,6 +139,7 @@ def export(
     calcode log export site.toml decisions.parquet
     """
     from calcode.cohorts import read_prompts
+    from calcode.metrics.wording import counted
     from calcode.service.exports import export_audit_events, export_decisions
     from calcode.service.operations import opened
     from calcode.service.settings import read_site
@@ -156,7 +157,7 @@ def export(
             n = export_decisions(log, target, line=name, classes=read_prompts(chosen.prompts).classes)
         else:
             n = export_audit_events(log, target, source=settings.name)
-    sentence = f"Wrote {n:,} rows to {target}; the export is in the log."
+    sentence = f"Wrote {counted(n, 'row')} to {target}; the export is in the log."
     tell("log export", sentence, as_json=as_json, facts={"output": str(target), "rows": n})
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from calcode.cli.options import AsJson, ModelFile, PromptFile, output_option
+from calcode.cli.options import NAMESAKES, AsJson, ModelFile, PromptFile, output_option
 from calcode.cli.running import ExitCode, Screen, output_file, plain_table
 from calcode.errors import CalcodeWarning, FeatureFileError, MismatchError, RoleError
 
@@ -146,9 +146,9 @@ def monitor(
             try:
                 counts.append(replay(watch, fitted, evidence, decisions=decided, times=times, secret=key))
             except RoleError as error:
-                found = str(error).removeprefix("evidence: ").partition(";")[0]
+                found = str(error).removeprefix("evidence: ").rpartition(";")[0]
                 raise RoleError(
-                    f"{path}: {found}, and it cannot be watched on them; give files of new images"
+                    f"{path}: {found}, and it cannot be watched on them; give files of new images{NAMESAKES}"
                 ) from error
             advance(len(ids))
     reviews = None if labels is None else _review(watch, labels, time=time)

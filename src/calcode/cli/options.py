@@ -42,6 +42,8 @@ LeastImages = Annotated[
 ]
 #: Option for the output file or folder; called with the help text.
 output_option = functools.partial(typer.Option, "--output", "-o", metavar="FILE")
+#: Ends the error about images that a model was fitted on: many hospitals number their patients from one.
+NAMESAKES = "; if only the names are the same, give these images or patients other names"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text and tables.")]
 
 

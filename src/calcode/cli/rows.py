@@ -17,6 +17,7 @@ import numpy as np
 import typer
 
 from calcode.arrays import AnyArray, IntArray
+from calcode.cli.options import NAMESAKES
 from calcode.cli.running import Screen
 from calcode.cohorts import Cohort, FeatureFile, decisions_from, open_features, read_decisions
 from calcode.engines.local import LARGEST_BLOCK, naming, require_classes, require_review_probability
@@ -25,6 +26,7 @@ from calcode.method.decisions import Decisions
 from calcode.method.evidence import Evidence
 from calcode.method.model import Calcode
 from calcode.method.roles import FITTED_ROLES
+from calcode.metrics.wording import counted
 from calcode.site import SiteModel
 
 if TYPE_CHECKING:
@@ -107,12 +109,12 @@ class Choice:
         except NothingChosenError as error:
             raise self.nothing_chosen() from error
         except RoleError as error:
-            found = str(error).removeprefix(f"{self.features.path}: ").removeprefix("evidence: ").partition(";")[0]
+            found = str(error).removeprefix(f"{self.features.path}: ").removeprefix("evidence: ").rpartition(";")[0]
             others = [name for name in self.features.role_counts if name not in FITTED_ROLES]
             advice = f"--role {others[0]}" if others else "--role or --where"
             raise RoleError(
                 f"{self.described}: {found}, so its answers would say nothing; choose others with {advice}, or give a "
-                "file of new images"
+                f"file of new images{NAMESAKES}"
             ) from error
 
     def column_for(self, by: str | None) -> list[str]:
@@ -225,9 +227,11 @@ def read_fitted_roles(
                     f"{', '.join(classes or file.classes)}; write label_name as the classes are written"
                 )
             if len(kept) < len(cohort) and not classes:
+                n = len(cohort) - len(kept)
+                has, is_out = ("has", "is left out") if n == 1 else ("have", "are left out")
                 warnings.warn(
-                    f"{file.path}: {len(cohort) - len(kept)} images of role '{role}' have a diagnosis outside the "
-                    "classes and are left out",
+                    f"{file.path}: {counted(n, 'image')} of role '{role}' {has} a diagnosis outside the classes and "
+                    f"{is_out}",
                     CalcodeWarning,
                     stacklevel=2,
                 )

@@ -194,7 +194,7 @@ def erase(
     from calcode.service.settings import read_site
 
     if len(why.strip()) < 3:
-        raise typer.BadParameter("give a reason; it stands in the log", param_hint="--why")
+        raise typer.BadParameter("give a reason of three letters or more; it stands in the log", param_hint="--why")
     settings = read_site(site)
     with opened(settings) as log:
         n = run(settings, log, group=group, decision=decision, why=why)
@@ -236,11 +236,17 @@ def outbox(
     from calcode.service.settings import read_site
 
     settings = read_site(site)
+    receivers = [entry.name for entry in settings.deliveries]
+    if retry is not None and retry not in receivers:
+        raise typer.BadParameter(
+            f"the site file has no delivery {retry}; it has {', '.join(receivers) or 'none'}", param_hint="--retry"
+        )
     with opened(settings) as log:
         if retry is not None:
             with log.database.writing() as connection:
                 n = reports.retry(connection, retry)
-            tell("service outbox", f"{n:,} reports for {retry} are due now.", as_json=as_json, facts={"due": n})
+            said = f"{counted(n, 'report')} for {retry} {'is' if n == 1 else 'are'} due now."
+            tell("service outbox", said, as_json=as_json, facts={"due": n})
             return
         with log.database.reading() as connection:
             found = reports.waiting(connection, holding=settings.holding)
@@ -278,10 +284,14 @@ def labels(
         for line in settings.lines
     }
     try:
-        given = read_label_file(file.read_text())
+        given = read_label_file(file.read_text(encoding="utf-8"))
         with opened(settings) as log, log.transaction() as transaction:
             recorded = receive_labels(transaction, given, lines=lines, actor="operator")
-    except (Problem, OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ServiceError(f"{file}: not a CSV file in UTF-8; save the sheet as CSV UTF-8") from error
+    except OSError as error:
+        raise ServiceError(f"{file}: {error.strerror}; give a file that can be read") from error
+    except Problem as error:
         raise ServiceError(f"{file}: {error}") from error
     said = f"{counted(len(recorded), 'label')} of {file.name} {'is' if len(recorded) == 1 else 'are'} in the log now."
     tell(

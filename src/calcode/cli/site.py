@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from calcode.cli.options import AsJson, Features, ModelFile, PromptFile, names_in, option_groups, output_option
+from calcode.cli.options import (
+    NAMESAKES,
+    AsJson,
+    Features,
+    ModelFile,
+    PromptFile,
+    names_in,
+    option_groups,
+    output_option,
+)
 from calcode.cli.running import Screen, command_group, output_file, plain_table
 from calcode.cli.site_summary import show_plan, show_site, site_facts
 
@@ -83,7 +92,7 @@ def plan(
     import numpy as np
 
     from calcode.engines.local import naming
-    from calcode.errors import RoleError
+    from calcode.errors import FeatureFileError, RoleError
     from calcode.method.roles import identities
     from calcode.site.levels import labels_needed
     from calcode.site.plan import CoinFile, named_groups, plan_archive, plan_coin, plan_consecutive
@@ -102,11 +111,20 @@ def plan(
     try:
         home.role_hashes_.require_new("evidence", identities(evidence))
     except RoleError as error:
-        found = str(error).removeprefix("evidence: ").partition(";")[0]
-        raise RoleError(f"{features}: {found}; give a file of your own clinic's images") from error
+        found = str(error).removeprefix("evidence: ").rpartition(";")[0]
+        raise RoleError(f"{features}: {found}; give a file of your own clinic's images{NAMESAKES}") from error
     with naming(features):
         n_groups = len(set(named_groups(evidence)))
+    if visit is not None and visit not in cohort.metadata:
+        raise FeatureFileError(
+            f"{features}: no metadata column {visit!r} for --visit; it has {', '.join(cohort.metadata) or 'none'}"
+        )
     visits = None if visit is None else [str(value) for value in cohort.column(visit)]
+    if sampling == "archive" and evidence.labels is None:
+        raise FeatureFileError(
+            f"{features}: the images have no labels, and an archive is drawn within each diagnosis; fill the column "
+            "'label_name', or choose --sampling consecutive or coin"
+        )
     coin_path = target.with_suffix(".coin.json") if coin is None else coin
     coins = CoinFile.opened(coin_path)
     levels = _levels(miscoverage, home.classes_)

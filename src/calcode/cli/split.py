@@ -51,7 +51,7 @@ def split(
     """
     from calcode.cli.rows import warn_of_unknown_labels
     from calcode.cohorts import open_features, role_counts, split_roles, write_roles
-    from calcode.errors import CalcodeWarning, FeatureFileError, SettingsError
+    from calcode.errors import CalcodeWarning, FeatureFileError, RoleError, SettingsError
     from calcode.method.roles import FITTED_ROLES
 
     target = output_file(output, suffixes=(".parquet",), inputs=(features,))
@@ -78,10 +78,14 @@ def split(
         # Refuse embeddings that later commands would refuse; warnings are left to 'calcode fit'.
         for _ in file.batches(columns=()):
             pass
-    if groups is None:
+    alone = len(labels) if groups is None else int((groups == "").sum())
+    if alone:
+        lack = "no column 'group'"
+        if groups is not None:
+            lack = f"column 'group' is empty in {alone:,} of {len(labels):,} rows"
         warnings.warn(
-            f"{file.path}: no column 'group', so images of one patient may fall into different roles; every promise "
-            "supposes that they do not",
+            f"{file.path}: {lack}, so images of one patient may fall into different roles; every promise supposes "
+            "that they do not",
             CalcodeWarning,
             stacklevel=2,
         )
@@ -91,6 +95,8 @@ def split(
             roles = split_roles(labels, groups=groups, sizes=shares, random_state=seed)
     except SettingsError as error:
         raise typer.BadParameter(str(error).removeprefix("sizes: "), param_hint="--sizes") from error
+    except RoleError as error:
+        raise RoleError(f"{file.path}: {error}") from error
     counts = role_counts(labels, roles, classes=file.classes, guard_miscoverage=guard)
     with screen.working(f"Writing {target}"):
         write_roles(target, features=file, roles=roles)

@@ -111,7 +111,7 @@ def split_roles(
     names = ROLES[: len(values)]
     n_groups = int(group_of.max()) + 1
     if n_groups < len(names):
-        unit = "images" if groups is None else "groups"
+        unit = ("image" if groups is None else "group") + "s" * (n_groups != 1)
         raise RoleError(f"groups: {n_groups} {unit} cannot fill {len(names)} roles; more data are needed")
     content = np.zeros((n_groups, int(class_of.max()) + 1))
     np.add.at(content, (group_of, class_of), 1.0)

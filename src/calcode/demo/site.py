@@ -16,9 +16,9 @@ from calcode.method.model import Calcode
 from calcode.method.singles import SinglesCertificate
 from calcode.metrics import Summary
 from calcode.metrics.intervals import Estimate
-from calcode.metrics.wording import count, counted, number, percent, percent_estimate, percent_interval, short_percent
+from calcode.metrics.wording import count, counted, number, percent, percent_interval, short_percent
 from calcode.report.charts import UNIT_SCALE, ChartRow, RowChart
-from calcode.report.parts import Figure, Part, Section, Table, Text, columns
+from calcode.report.parts import Cell, Figure, Part, Section, Table, Text, columns
 from calcode.site.expected import informative_share
 from calcode.site.model import SiteModel
 from calcode.site.ranking import TOLERANCE
@@ -34,7 +34,7 @@ DRAWS = 10
 SENTENCE_DRAWS = 40
 _DESIGNS = {"at random": "consecutive", "from an archive": "archive"}
 _CAVEATS = (
-    "The adapter's four numbers were chosen on labels of these two sites, so that the figures are a little optimistic; "
+    "The adapter's four numbers were chosen on labels of these two sites, so the figures are a little optimistic; "
     "archive draws are simulated from the same cohort; the spread is over draws of the reviewed cases.",
 )
 
@@ -210,7 +210,7 @@ def comparison_table(demo: SiteDemo) -> Table:
     for entry in demo.sites:
         for name, summary, ideal in (
             ("today", entry.today, ""),
-            (f"{LABELS} reviewed cases", entry.reviewed, f" (ideal {percent(entry.ideal_worst)})"),
+            (f"{LABELS} reviewed cases", entry.reviewed, f"ideal {percent(entry.ideal_worst)}"),
         ):
             rows.append([entry.setting.short, name, *_cells(summary, ideal)])
     rows.append(["held-out images", "today", *_cells(demo.sharp.today, "")])
@@ -225,12 +225,12 @@ def comparison_table(demo: SiteDemo) -> Table:
     )
 
 
-def _cells(summary: Summary, ideal: str) -> list[str]:
+def _cells(summary: Summary, ideal: str) -> list[str | Cell]:
     singles = summary.singles
     return [
-        percent_estimate(summary.coverage),
-        f"{percent(summary.worst_class_coverage.value)}{ideal}",
-        f"{number(summary.set_size.value)} of {len(summary.classes)}",
+        Cell(percent(summary.coverage.value), below=percent_interval(summary.coverage)),
+        Cell(percent(summary.worst_class_coverage.value), below=ideal),
+        Cell(number(summary.set_size.value), below=f"of {len(summary.classes)}"),
         percent(summary.informative_rate.value),
         f"{count(singles.right)} of {count(singles.n)} right" if singles.n else "none",
         percent(summary.deferral.value),

@@ -226,7 +226,10 @@ class Database:
             return ServiceError(f"{self.where}: another program has been writing for ten seconds; repeat the command")
         remedy = "start it, or correct database in the site file"
         if _lacks_right(error):
-            remedy = "as the owner of the database: calcode service grants ROLE | psql NAME"
+            remedy = (
+                "as the owner of the database: calcode service upgrade SITE, which makes the tables, then calcode "
+                "service grants ROLE | psql NAME"
+            )
         if self.sqlite:
             name = self.file.name
             remedy = f"restore a backup: move {name}, {name}-wal and {name}-shm aside together, then copy it there"

@@ -163,7 +163,9 @@ class Story:
     def play(self) -> None:
         """Send the stream in blocks, and take each step of the story when it is due."""
         n_classes = len(self.service.models[LINE].prompts.classes)
-        self._add_act("start", "A model from Vienna, fitted on dermoscopy, answers for photographs from Brazil.")
+        self._add_act(
+            "start", "A model fitted on dermoscopy from Vienna and Queensland answers for photographs from Brazil."
+        )
         block = max(1, round(self.pace * _WAIT_SECONDS))
         began = time.monotonic()
         for start in range(0, len(self.stream), block):

@@ -14,11 +14,13 @@ from typing import Literal, NamedTuple
 from sqlalchemy import select
 
 from calcode.errors import CalcodeError, ServiceError
+from calcode.metrics.wording import counted
 from calcode.service import outbox
 from calcode.service.checkpoint_targets import notes_in
 from calcode.service.checkpoints import check_against
 from calcode.service.commitments import changed_parts
 from calcode.service.database import STORAGE_ERRORS
+from calcode.service.hospital import require_libraries
 from calcode.service.keys import checkpoint_key, require_same_coins, site_secret
 from calcode.service.log import Log, utc
 from calcode.service.models import Models, latest_deployment
@@ -102,11 +104,16 @@ def file_rights(site: SiteSettings) -> Iterator[Finding]:
 
 
 def named_files(site: SiteSettings) -> Iterator[Finding]:
-    """Check that a start could read the files that the site file names."""
+    """Check that a start could read the files that the site file names, and has the libraries that it asks for."""
     try:
         require_files(site)
     except ServiceError as error:
         yield Finding("bad", "files", str(error))
+    if site.speaks_dicom:
+        try:
+            require_libraries()
+        except ServiceError as error:
+            yield Finding("bad", "dicom", str(error))
 
 
 def database_state(log: Log) -> Finding:
@@ -196,11 +203,11 @@ def exposure(site: SiteSettings, log: Log) -> Finding:
             missing = f"the log ends at {size:,}, a checkpoint in {name} says {at:,}: {at - size:,} records are missing"
             return Finding("bad", "checkpoints", f"{missing}, and a start is refused; restore a newer backup")
     if not covered:
-        return Finding("warning", "checkpoints", f"none was sent so far; the log has {size:,} records")
+        return Finding("warning", "checkpoints", f"none was sent so far; the log has {counted(size, 'record')}")
     with log.database.reading() as connection:
         when = connection.execute(select(CHECKPOINT.c.at).where(CHECKPOINT.c.size == covered)).scalar()
     of = "" if when is None else f" ({when})"
-    return Finding("good", "checkpoints", f"{size - covered:,} records after the last one sent{of}")
+    return Finding("good", "checkpoints", f"{counted(size - covered, 'record')} after the last one sent{of}")
 
 
 def model_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
@@ -231,7 +238,8 @@ def report_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
         waiting = outbox.waiting(connection, holding=site.holding)
     known = {entry.name for entry in site.deliveries}
     for name, entry in waiting.items():
-        sentence = f"{entry.rows:,} reports wait for {name}, the oldest since {entry.since or 'its case is not read'}"
+        waits = f"{counted(entry.rows, 'report')} {'waits' if entry.rows == 1 else 'wait'} for {name}"
+        sentence = f"{waits}, the oldest since {entry.since or 'its case is not read'}"
         if name not in known:
             yield Finding("bad", "outbox", f"{sentence}, and the site file has no delivery of this name")
         elif entry.fault is not None:

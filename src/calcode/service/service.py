@@ -162,7 +162,7 @@ class Service:
                 for tower in towers
             }
             self.images = {line.name: opened[line.image_tower] for line in site.lines if line.image_tower}
-        if site.dicom is not None or any(entry.kind != "fhir" for entry in site.deliveries):
+        if site.speaks_dicom:
             from calcode.service.hospital import require_libraries
 
             require_libraries()

@@ -300,6 +300,9 @@ class SiteSettings(_Table):
         ):
             if unknown := sorted(set(named) - names):
                 raise ValueError(f"{place}: there is no line {', '.join(unknown)}")
+        blind = {line.name for line in self.lines if line.image_tower is None}
+        if without := sorted(blind & set(titles.values())):
+            raise ValueError(f"dicom.titles: {', '.join(without)} cannot take images: there is no image_tower")
         return self
 
     @property
@@ -311,6 +314,11 @@ class SiteSettings(_Table):
     def zone(self) -> tzinfo:
         """Time zone of the pages; UTC needs no database of time zones."""
         return UTC if self.time_zone == "UTC" else ZoneInfo(self.time_zone)
+
+    @property
+    def speaks_dicom(self) -> bool:
+        """Whether images come or reports leave by DICOM, which needs its libraries."""
+        return self.dicom is not None or any(entry.kind != "fhir" for entry in self.deliveries)
 
     def path(self, name: str) -> Path:
         """Return the path of a file in the data folder."""
@@ -326,6 +334,8 @@ def require_files(site: SiteSettings) -> None:
     for line in site.lines:
         own = ("prompts", "reference", "protocol", "signing_key")
         named += [(f"{name} of the line {line.name}", getattr(line, name)) for name in own]
+        if ":" not in (line.image_tower or ":"):
+            named.append((f"image_tower of the line {line.name}", line.image_tower))
         named += [(f"trusted of the line {line.name}", key) for key in line.trusted if not key.startswith("ed25519:")]
     if site.oidc is not None:
         named.append(("client_secret_file in [oidc]", site.oidc.client_secret_file))

@@ -56,13 +56,8 @@ def opened_gateway(service: Service, settings: DicomSettings) -> Iterator[int]:
     Raises
     ------
     ServiceError
-        If a line of the gateway accepts no images, or the port is in use.
+        If the port is in use.
     """
-    for title, line in settings.titles.items():
-        if line not in service.images:
-            raise ServiceError(
-                f"[dicom] titles: {title} stands for the line {line!r}, which has no image_tower and cannot take images"
-            )
     # Messages of these libraries quote what was sent.
     for library in ("pynetdicom", "pydicom", "highdicom"):
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
