@@ -1,4 +1,4 @@
-"""The pages of models (SERVICE.md 10): lineage, protocol, reports, steps that people take, and each change by itself."""
+"""Pages of models (SERVICE.md 10): lineage, protocol, reports, the steps that people take, each change by itself."""
 
 from __future__ import annotations
 
