@@ -165,6 +165,16 @@ def test_a_lease_ends_by_itself_when_its_holder_died(log: Log) -> None:
     assert (again.decision, again.attempts) == (id, 1)
 
 
+def test_a_report_that_was_queued_while_the_clock_was_ahead_does_not_wait_for_that_time(log: Log) -> None:
+    queue(log, 1)
+    with log.database.writing() as connection:
+        connection.execute(update(OUTBOX).values(next_at=outbox._after(timedelta(days=30))))
+        assert outbox.any_due(connection, "record", after_reading=False)
+        (row,) = outbox.lease(connection, "record", most=1, after_reading=False)
+        outbox.give_back(connection, row, fault="HTTP 422", again=False)
+        assert not outbox.any_due(connection, "record", after_reading=False)
+
+
 def test_a_lease_is_renewed_by_its_holder_and_by_nobody_whose_row_another_took(log: Log) -> None:
     queue(log, 1)
     with log.database.writing() as connection:
