@@ -313,13 +313,27 @@ def test_the_service_runs_on_a_postgresql_role_that_cannot_change_records(tmp_pa
 # ---------------------------------------------------------------------- doctor
 
 
-def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
+def test_the_doctor_finds_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "notes").mkdir()
     site = make_site(tmp_path, lines='[checkpoints]\nevery_records = 1\nfolders = ["notes"]')
     filled(site, 3)
     good = RUN(app, ["service", "doctor", str(site.file)])
     assert good.exit_code == 0, good.output
     assert "signature and golden answers checked" in good.output
+    assert "overdue" not in good.output
+    later = time.time() + 1300  # more than twice the time between two checkpoints
+    with opened(site.settings) as log, monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: later)
+        assert doctor.exposure(site.settings, log).level == "good"
+        with log.transaction() as transaction:
+            transaction.append([Event(kind="export", actor="operator", body={})])
+        assert doctor.exposure(site.settings, log).level == "warning"
+    with opened(site.settings) as log:
+        assert doctor.exposure(site.settings, log).level == "good"
+        with log.transaction() as transaction:
+            transaction.append([Event(kind="export", actor="operator", body={})])
+        assert "3 records after the last one sent" in doctor.exposure(site.settings, log).sentence
+        assert doctor.exposure(site.settings, log).level == "warning"
     os.chmod(site.settings.path("secret.key"), 0o644)
     shutil.rmtree(tmp_path / "notes")
     with opened(site.settings) as log, log.database.writing() as connection:
