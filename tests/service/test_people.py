@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -112,6 +113,33 @@ def test_a_token_is_kept_as_its_digest_and_can_be_revoked(site: Site) -> None:
         assert call("POST", "/v1/decisions", as_=token, json=sent).status_code == 401
         assert call("DELETE", "/v1/tokens/cal_00000000", as_="admin").status_code == 404
         assert call("POST", "/v1/decisions", as_=token[:-1] + "A", json=sent).status_code == 401
+
+
+def test_tokens_that_were_read_before_a_sign_in_do_not_end_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The housekeeping reads the tokens every second; a person who signs in meanwhile stays signed in."""
+    with running(site) as (service, call):
+        was_read, go_on, reading = threading.Event(), threading.Event(), service.database.reading
+
+        @contextlib.contextmanager
+        def slow() -> Iterator[Any]:
+            with reading() as connection:
+                yield connection
+            if threading.current_thread().name == "early":
+                was_read.set()
+                assert go_on.wait(60)
+
+        monkeypatch.setattr(service.database, "reading", slow)
+        early = threading.Thread(target=service.tokens.reload, name="early")
+        early.start()
+        assert was_read.wait(60)
+        token = token_for(service.log, "auditor", subject="new")
+        late = threading.Thread(target=service.tokens.reload)
+        late.start()
+        late.join(0.5)
+        go_on.set()
+        for thread in (early, late):
+            thread.join(60)
+        assert call("GET", "/v1/log", as_=token).status_code == 200
 
 
 def test_who_reads_blind_has_no_role_that_sees_answers_first(site: Site) -> None:
