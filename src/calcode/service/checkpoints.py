@@ -95,8 +95,8 @@ class Checkpoints:
     def due(self, *, every_records: int, every_seconds: float) -> bool:
         """Whether there are enough new records, or enough time has passed."""
         new = self._log.head()[0] - self.size
-        # The record of a checkpoint alone does not cause the next one.
-        return new >= every_records or (new > 1 and time.monotonic() - self.made_at >= every_seconds)
+        # The record of a checkpoint alone does not cause the next one, also where every record is to have its own.
+        return new > 1 and (new >= every_records or time.monotonic() - self.made_at >= every_seconds)
 
     def next_event(self) -> Event:
         """Build the event of a checkpoint over all committed records."""
