@@ -114,12 +114,12 @@ def test_the_same_key_with_other_content_is_a_conflict_and_recorded(site: Site) 
     one, two = embeddings(2)
     with running(site) as (service, call):
         assert call("POST", "/v1/decisions", json=body(one, image_id="x")).status_code == 200
-        for other in (body(two, image_id="x"), body(one, image_id="x", group="someone")):
-            answer = call("POST", "/v1/decisions", json=other)
+        for image, facts in ((two, {}), (one, {"group": "someone"}), (one, {"site": "north"}), (one, {"device": "c"})):
+            answer = call("POST", "/v1/decisions", json=body(image, image_id="x", **facts))
             assert answer.status_code == 409
             assert answer.headers["content-type"] == "application/problem+json"
         assert kinds(service).count("decision") == 1
-        assert kinds(service).count("refused") == 2
+        assert kinds(service).count("refused") == 4
 
 
 def test_the_same_key_twice_in_one_block_is_decided_once(site: Site) -> None:

@@ -727,18 +727,19 @@ def test_commands_that_read_make_no_keys(site: Site) -> None:
 
 
 def test_retention_deletes_what_is_due_and_nothing_else(tmp_path: Path) -> None:
-    site = make_site(tmp_path, lines="[retention]\nidentity_days = 200")
+    kept = {"identity": 200, "embedding": 300}
+    site = make_site(tmp_path, lines="[retention]\nidentity_days = 200\nembedding_days = 300")
     today = datetime.now(UTC)
     filled(site, 4)
     # Midnight may pass in between.
-    days = {(day + timedelta(days=200)).date().isoformat() for day in (today, datetime.now(UTC))}
+    now = (today, datetime.now(UTC))
+    days = {(name, (day + timedelta(days=n)).date().isoformat()) for name, n in kept.items() for day in now}
     assert RUN(app, ["service", "retain", str(site.file)]).output.startswith("Deleted 0 parts")
     due = (today - timedelta(days=1)).date().isoformat()
     with opened(site.settings) as log, log.database.writing() as connection:
-        stored = connection.execute(
-            select(SECRET_PART.c.delete_after).where(SECRET_PART.c.name == "identity")
-        ).scalars()
-        assert set(stored) <= days
+        stored = {tuple(row) for row in connection.execute(select(SECRET_PART.c.name, SECRET_PART.c.delete_after))}
+        assert stored <= days
+        assert {name for name, _ in stored} == kept.keys()
         connection.execute(SECRET_PART.update().where(SECRET_PART.c.name == "identity").values(delete_after=due))
     assert RUN(app, ["service", "retain", str(site.file)]).output.startswith("Deleted 4 parts")
     assert {name for _, name in parts(site)} == {"embedding"}

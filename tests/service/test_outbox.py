@@ -321,7 +321,8 @@ def test_every_decision_on_a_patient_reaches_the_record_once(tmp_path: Path, rec
         answers = [call("POST", "/v1/decisions", json=request(row, f"patient-{row}")).json() for row in range(4)]
         assert call("POST", "/v1/decisions", json=request(0, "patient-0")).headers["Idempotent-Replay"] == "true"
         anonymous = {"embedding": embeddings(20)[7].tolist(), "image_id": "nobody"}
-        assert call("POST", "/v1/decisions", json=anonymous).status_code == 200
+        nobody = call("POST", "/v1/decisions", json=anonymous).json()["id"]
+        assert call("GET", f"/v1/decisions/{nobody}/deliveries", as_="auditor").json() == []
         wait_until(lambda: not waiting(service.log))
         reports = [entry for entry in receiver.state["kept"].values() if entry["resourceType"] == "DiagnosticReport"]
         assert sorted(entry["subject"]["identifier"]["value"] for entry in reports) == [
