@@ -394,6 +394,24 @@ def test_too_many_requests_by_one_token(tmp_path: Path) -> None:
         assert call("GET", "/v1/models", as_="engineer").status_code == 200
 
 
+def test_a_batch_counts_by_its_images_and_passes_when_the_bucket_is_full(tmp_path: Path) -> None:
+    site = make_site(tmp_path, lines="[limits]\nrate = 0.5\nburst = 3")
+    rows = [json.dumps({"embedding": row.tolist(), "image_id": str(n)}) for n, row in enumerate(embeddings(5))]
+    with running(site) as (service, call):
+
+        def sent(n: int) -> Any:
+            headers = {"Content-Type": "application/x-ndjson"}
+            return call("POST", "/v1/decisions/batch", content="\n".join(rows[:n]), headers=headers)
+
+        assert sent(2).status_code == 200
+        refused = sent(3)
+        assert (refused.status_code, refused.json()["detail"]) == (429, "Too many images by this token.")
+        for n, after in ((3, int(refused.headers["Retry-After"])), (5, 60)):
+            service.limiter._left = {who: (left, at - after) for who, (left, at) in service.limiter._left.items()}
+            assert sent(n).status_code == 200
+            assert sent(1).status_code == 429
+
+
 def test_the_bucket_fills_again_and_a_large_batch_passes_when_it_is_full() -> None:
     limiter = Limiter(rate=2.0, burst=4)
     assert limiter.wait("a", n=10, now=0.0) == 0.0
