@@ -562,6 +562,7 @@ def test_a_clock_that_jumps_is_recorded_and_ends_no_token(tmp_path: Path) -> Non
     (row,) = embeddings(1).tolist()
     assert post(process.port, "/v1/decisions", {"embedding": row}, token=token, key="before")[0] == 200
     control.write_text("+30d")
+    time.sleep(2.5)  # tokens are read again every second
     status, answer = post(process.port, "/v1/decisions", {"embedding": row}, token=token, key="after")
     process.stop()
     assert status == 200, answer
