@@ -173,9 +173,13 @@ def test_bodies_that_are_no_json_are_refused(site: Site, sent: bytes) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    with running(make_site(tmp_path, lines="[limits]\nbody_bytes = 2000")) as (service, call):
-        assert call("POST", "/v1/decisions", content=b"x" * 3000).status_code == 413
-        assert kinds(service).count("refused") == 1
+    with running(make_site(tmp_path, lines="[limits]\nbody_bytes = 2000\nbatch_bytes = 2000")) as (service, call):
+        headers = {"Content-Type": "application/x-ndjson"}
+        for path in ("/v1/decisions", "/v1/decisions/batch"):
+            assert call("POST", path, content=b"x" * 3000, headers=headers).status_code == 413
+            # In pieces, without its size: refused with the piece that is too much.
+            assert call("POST", path, content=(b" " * 1500 for _ in range(2)), headers=headers).status_code == 413
+        assert kinds(service).count("refused") == 4
 
 
 def test_a_sender_who_leaves_before_the_body_is_whole_is_no_error_of_the_service(site: Site) -> None:
