@@ -989,7 +989,11 @@ def test_a_process_that_cannot_load_the_champion_is_not_ready_until_it_can(site:
         damaged(file)
         models._loaded = {}
         call("PUT", "/v1/policy", as_="engineer", json=policy)
-        assert call("POST", "/v1/decisions", json=sent).status_code == 500
+        before = service.log.head()
+        answer = call("POST", "/v1/decisions", json=sent)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
+        assert "nothing was recorded" in answer.json()["detail"]
+        assert service.log.head() == before
         health = call("GET", "/health/ready", as_=None)
         assert (health.status_code, models.champion.digest in health.json()["detail"]) == (503, True)
         damaged(file)
