@@ -36,6 +36,7 @@ from calcode.method.signatures import read_public_key
 from calcode.service import batches, bodies, line, writer
 from calcode.service.admission import Case, parse_request
 from calcode.service.app import make_app
+from calcode.service.audit.chain import record_hash
 from calcode.service.audit.notes import open_checkpoint
 from calcode.service.bodies import body_text
 from calcode.service.keys import SiteSecret, checkpoint_key
@@ -624,6 +625,12 @@ def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:
         assert not any(answer["id"] in text for answer in answers if answer is not answers[4])
         for forged in ({"body": proof["body"].replace("set", "sex")}, {"seq": proof["seq"] + 1}, {"path": []}):
             with pytest.raises(ValueError, match="proof"):
+                check_proof(Proof(**proof | forged), key)
+        # A record with another body and the hash that belongs to it, and the right record at another place.
+        other = {name: proof[name] for name in ("prev", "seq", "at", "kind", "actor")}
+        other["body"] = proof["body"].replace("set", "sex")
+        for forged in ({**other, "hash": record_hash(**other)}, {"path": proof["path"][::-1]}):
+            with pytest.raises(ValueError, match="not under the root"):
                 check_proof(Proof(**proof | forged), key)
         assert open_checkpoint(proof["checkpoint"], key).size >= proof["seq"]
         with pytest.raises(ValueError, match="not signed"):

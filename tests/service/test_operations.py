@@ -369,6 +369,16 @@ def test_a_postgresql_database_that_cannot_hold_every_text_is_refused(
         assert remedy in " ".join(said.output.split())
 
 
+def test_a_server_that_answers_before_its_disk_has_the_record_is_told_to_wait(postgres: Server) -> None:
+    url = postgres.new_database()
+    with closing(Database(url)) as database, database.writing() as connection:
+        connection.execute(text(f"ALTER DATABASE {url.rpartition('/')[2]} SET synchronous_commit = off"))
+    with closing(Database(url)) as database:
+        for asked in (database.writing, database.reading):
+            with asked() as connection:
+                assert connection.execute(text("SHOW synchronous_commit")).scalar() == "on"
+
+
 def test_before_the_first_start_the_doctor_looks_at_the_model_that_will_answer(tmp_path: Path) -> None:
     site = make_site(tmp_path, lines='[checkpoints]\nfolders = ["notes"]')
     made = RUN(app, ["service", "init", str(site.file)])
