@@ -633,6 +633,19 @@ def test_a_checkpoint_that_could_not_be_recorded_is_due_again(site: Site) -> Non
         assert not checkpoints.due(every_records=1, every_seconds=0.0)
 
 
+def test_a_checkpoint_of_two_services_at_once_is_recorded_once_and_no_fault(site: Site) -> None:
+    with running(site) as (service, _):
+        # Both have read the log at the same length.
+        for event in [service.checkpoints.next_event() for _ in range(2)]:
+            service.change(lambda transaction, event=event: service.checkpoints.record(transaction, event))
+            service.checkpoints.recorded(event)
+        assert service.ready()
+        with service.database.reading() as connection:
+            recorded = connection.execute(select(EVENT.c.seq).where(EVENT.c.kind == "checkpoint")).all()
+        assert len(recorded) == 1
+        assert service.checkpoints.size == recorded[0].seq - 1
+
+
 def test_working_folders_of_killed_commands_are_deleted_after_a_day(site: Site) -> None:
     """A restored backup holds every identifier."""
     filled(site, 2)

@@ -333,7 +333,7 @@ class Service:
         due = self.checkpoints.due(every_records=notes.every_records, every_seconds=notes.every_seconds)
         if due or self._stopped.is_set():
             event = self.checkpoints.next_event()
-            self.change(lambda transaction: transaction.append([event]))
+            self.change(lambda transaction: self.checkpoints.record(transaction, event))
             self.checkpoints.recorded(event)
             self.checkpoints.send()
         elif self.checkpoints.down or self.checkpoints.sent < self.checkpoints.size:
