@@ -1113,6 +1113,11 @@ def test_a_flood_of_refusals_is_counted_and_cannot_fill_the_disk(
             service.refusals.write(lambda change: 1 / 0)  # as with a full disk: nothing that was counted is forgotten
         service.refusals.write(service.change)
         found = [r for page in service.log.pages(after=before) for r in page if r.kind == "refused"]
+        assert call("GET", "/v1/log", as_="cal_nonsense").status_code == 401
+    log = opened(site)
+    *_, last = [r for page in log.pages() for r in page if r.kind == "refused"]
+    assert json.loads(last.body)["counts"] == {"401": 1}, "recorded when the service ends"
+    log.database.close()
     counts = {record.actor: json.loads(record.body)["counts"] for record in found}
     assert counts == {"unknown": {"401": 50}, "test-auditor": {"429": 37}, "test-program": {"403": 1}}
     assert "nonsense" not in "".join(record.body for record in found)

@@ -319,7 +319,7 @@ def test_a_clock_that_was_ahead_for_some_hours_signs_nobody_out(site: Site, monk
             assert connection.execute(select(SESSION.c.subject)).scalars().all() == ["a.jones"]
 
 
-def test_a_new_password_ends_the_sessions_and_is_in_the_log(site: Site) -> None:
+def test_a_new_password_or_another_role_ends_the_sessions_and_is_in_the_log(site: Site) -> None:
     with running(site) as (service, call):
         missing = call("PUT", "/v1/accounts/e.meier", as_="admin", json={"roles": ["engineer"]})
         assert (missing.status_code, missing.json()["detail"]) == (422, "password: a new account needs one.")
@@ -332,6 +332,12 @@ def test_a_new_password_ends_the_sessions_and_is_in_the_log(site: Site) -> None:
         changed = account | {"password": "another long phrase"}
         assert call("PUT", "/v1/accounts/e.meier", as_="admin", json=changed).status_code == 204
         assert call("GET", "/v1/models", as_=session).status_code == 401
+        right["password"] = changed["password"]
+        for less in ({"roles": ["approver"]}, {"roles": ["approver"], "lines": ["skin"]}):
+            session = call("POST", "/v1/sessions", as_=None, json=right).json()["token"]
+            assert call("GET", "/v1/models", as_=session).status_code == 200
+            assert call("PUT", "/v1/accounts/e.meier", as_="admin", json=less).status_code == 204
+            assert call("GET", "/v1/models", as_=session).status_code == 401, "with the roles and lines of before"
         records = [record for page in service.log.pages() for record in page if record.kind == "password_changed"]
         assert [(r.actor, json.loads(r.body)["subject"]) for r in records] == [("test-admin", "e.meier")] * 2
         assert not any("argon2" in record.body for record in records)
