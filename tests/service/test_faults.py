@@ -996,6 +996,8 @@ def test_a_process_that_cannot_load_the_champion_is_not_ready_until_it_can(site:
         assert service.log.head() == before
         health = call("GET", "/health/ready", as_=None)
         assert (health.status_code, models.champion.digest in health.json()["detail"]) == (503, True)
+        assert call("GET", "/v1/policy", as_="engineer").json()["sample"] == 0.2
+        assert Person(service, "ida", "auditor").get("/monitor").status_code == 200
         damaged(file)
         wait_until(lambda: call("GET", "/health/ready", as_=None).status_code == 200)
         assert call("POST", "/v1/decisions", json=sent).status_code == 200
