@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 from calcode.cli.app import app
 from calcode.errors import ServiceError
+from calcode.method.signatures import write_private_key
 from calcode.service import doctor, schema
 from calcode.service.audit.chain import GENESIS, record_hash
 from calcode.service.database import Database
@@ -816,6 +817,14 @@ def test_verify_prove_check_and_export(tmp_path: Path) -> None:
     bad = RUN(app, ["log", "verify", str(site.file)])
     assert bad.exit_code == 1
     assert "record 5 was changed" in bad.output
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"null", b'{"seq": 1}', b"[" * 100_000])
+def test_what_is_no_proof_is_called_so(tmp_path: Path, content: bytes) -> None:
+    write_private_key(tmp_path / "key")
+    (tmp_path / "proof.json").write_bytes(content)
+    said = RUN(app, ["log", "check", str(tmp_path / "proof.json"), "--key", str(tmp_path / "key.pub")])
+    assert (said.exit_code, "not a proof of 'calcode log prove'" in said.output.replace("\n", " ")) == (1, True)
 
 
 def test_an_audit_event_has_what_fhir_requires() -> None:
