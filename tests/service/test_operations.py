@@ -142,6 +142,14 @@ def test_a_backup_from_before_an_upgrade_is_a_good_one(site: Site, revision: str
         assert schema.current(backup) == revision
 
 
+def test_the_tables_of_a_running_service_are_not_upgraded(site: Site) -> None:
+    """A service of the version before would go on with the columns that it knows."""
+    with running(site):
+        said = RUN(app, ["service", "upgrade", str(site.file)])
+    assert (said.exit_code, "another service runs on this file" in said.output.replace("\n", " ")) == (1, True)
+    assert RUN(app, ["service", "upgrade", str(site.file)]).exit_code == 0
+
+
 def test_a_database_of_another_version_is_refused_with_the_remedy(site: Site) -> None:
     with Service(site.settings):
         pass
