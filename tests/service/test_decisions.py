@@ -31,6 +31,8 @@ from typer.testing import CliRunner
 
 from calcode import Calcode
 from calcode.cli.app import app
+from calcode.cohorts import write_features
+from calcode.errors import CalcodeError
 from calcode.files import canonical_json
 from calcode.method.signatures import read_public_key
 from calcode.service import batches, bodies, line, writer
@@ -40,6 +42,7 @@ from calcode.service.audit.chain import record_hash
 from calcode.service.audit.notes import open_checkpoint
 from calcode.service.bodies import body_text
 from calcode.service.keys import SiteSecret, checkpoint_key
+from calcode.service.operations import erase, opened
 from calcode.service.problems import Problem
 from calcode.service.proofs import Proof, check_proof
 from calcode.service.service import Service
@@ -606,6 +609,42 @@ def test_an_explanation_agrees_with_the_decision(site: Site) -> None:
                     limit = np.inf if entry["threshold"] is None else entry["threshold"]
                     assert entry["in_set"] == (entry["score"] <= limit + 1e-12)
         assert call("GET", f"/v1/decisions/{'0' * 32}/explanation").status_code == 404
+
+
+def write_reference(site: Site, rows: np.ndarray, names: list[str | None]) -> None:
+    """Reference images that the site file names near.parquet; of rows of another length, for other prompts."""
+    bank = dataclasses.replace(site.prompts, text=site.prompts.text[..., : rows.shape[1]])
+    ids = [f"reference {n}" for n in range(len(rows))]
+    write_features(site.folder / "near.parquet", embeddings=rows, ids=ids, label_names=names, prompts=bank)
+
+
+def test_an_explanation_shows_the_nearest_reference_images_until_the_embedding_is_erased(tmp_path: Path) -> None:
+    site = make_site(tmp_path, line_lines='reference = "near.parquet"')
+    rows = embeddings(12)
+    write_reference(site, rows, [f"c{n % 4}" for n in range(12)])
+    with running(site) as (service, call):
+        answer = call("POST", "/v1/decisions", json=body(rows[5], image_id="a", group="g")).json()
+        told = call("GET", f"/v1/decisions/{answer['id']}/explanation").json()["neighbours"]
+        assert (told[0]["id"], told[0]["label"], len(told)) == ("reference 5", "c1", 10)
+        assert [entry["distance"] for entry in told] == sorted(entry["distance"] for entry in told)
+        erase(service.site, service.log, group="g", decision=None, why="asked")
+        again = call("GET", f"/v1/decisions/{answer['id']}/explanation")
+        assert (again.status_code, again.json()["neighbours"]) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("width", "unlabelled", "sentence"), [(16, 3, "is empty in 3 of 12"), (8, 0, "the line skin takes 16")]
+)
+def test_reference_images_that_do_not_fit_are_named_before_the_start_is_recorded(
+    tmp_path: Path, width: int, unlabelled: int, sentence: str
+) -> None:
+    site = make_site(tmp_path, line_lines='reference = "near.parquet"')
+    names = [None if n < unlabelled else f"c{n % 4}" for n in range(12)]
+    write_reference(site, embeddings(12)[:, :width], names)
+    with pytest.raises(CalcodeError, match=sentence), Service(site.settings):
+        pass
+    with opened(site.settings) as log:
+        assert log.head()[0] == 0
 
 
 def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:

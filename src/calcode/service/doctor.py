@@ -214,6 +214,7 @@ def model_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
     for line in site.lines:
         try:
             models = Models(line, log, folder=site.path("models"))
+            _ = models.reference
             with log.database.reading() as connection:
                 started = latest_deployment(connection, line.name) is not None
             if started:
