@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import logging
 import re
 import threading
 import time
@@ -23,6 +24,7 @@ from sqlalchemy import select
 from calcode.errors import ServiceError
 from calcode.service import people, projections
 from calcode.service.app import make_app
+from calcode.service.logs import AllowListFormatter
 from calcode.service.operations import opened
 from calcode.service.pages import COOKIE
 from calcode.service.people import Limiter, release_account, token_digest
@@ -489,6 +491,18 @@ def test_health_and_metrics_are_for_the_local_network(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- personal data in logs
+
+
+@pytest.mark.parametrize(
+    ("logger", "event"), [("calcode.service", "came %s"), ("uvicorn.error", "g:7"), ("py.warnings", "g:7")]
+)
+def test_a_log_line_repeats_no_argument_and_no_message_of_a_library(logger: str, event: str) -> None:
+    message, arguments = ("came %s", ("Anna",)) if logger.startswith("calcode") else ("Anna came", ())
+    record = logging.LogRecord(logger, logging.WARNING, "f.py", 7, message, arguments, None, func="g")
+    record.patient, record.route = "Anna", "/cases/{id}"
+    line = json.loads(AllowListFormatter().format(record))
+    assert (line["event"], line["route"]) == (event, "/cases/{id}")
+    assert "Anna" not in json.dumps(line)
 
 
 def test_no_seeded_identifier_is_in_any_log_line_metric_or_record(tmp_path: Path) -> None:
