@@ -31,14 +31,18 @@ from typer.testing import CliRunner
 
 from calcode import Calcode
 from calcode.cli.app import app
+from calcode.cohorts import write_features
+from calcode.errors import CalcodeError
 from calcode.files import canonical_json
 from calcode.method.signatures import read_public_key
 from calcode.service import batches, bodies, line, writer
 from calcode.service.admission import Case, parse_request
 from calcode.service.app import make_app
+from calcode.service.audit.chain import record_hash
 from calcode.service.audit.notes import open_checkpoint
 from calcode.service.bodies import body_text
 from calcode.service.keys import SiteSecret, checkpoint_key
+from calcode.service.operations import erase, opened
 from calcode.service.problems import Problem
 from calcode.service.proofs import Proof, check_proof
 from calcode.service.service import Service
@@ -114,12 +118,12 @@ def test_the_same_key_with_other_content_is_a_conflict_and_recorded(site: Site) 
     one, two = embeddings(2)
     with running(site) as (service, call):
         assert call("POST", "/v1/decisions", json=body(one, image_id="x")).status_code == 200
-        for other in (body(two, image_id="x"), body(one, image_id="x", group="someone")):
-            answer = call("POST", "/v1/decisions", json=other)
+        for image, facts in ((two, {}), (one, {"group": "someone"}), (one, {"site": "north"}), (one, {"device": "c"})):
+            answer = call("POST", "/v1/decisions", json=body(image, image_id="x", **facts))
             assert answer.status_code == 409
             assert answer.headers["content-type"] == "application/problem+json"
         assert kinds(service).count("decision") == 1
-        assert kinds(service).count("refused") == 2
+        assert kinds(service).count("refused") == 4
 
 
 def test_the_same_key_twice_in_one_block_is_decided_once(site: Site) -> None:
@@ -173,9 +177,13 @@ def test_bodies_that_are_no_json_are_refused(site: Site, sent: bytes) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    with running(make_site(tmp_path, lines="[limits]\nbody_bytes = 2000")) as (service, call):
-        assert call("POST", "/v1/decisions", content=b"x" * 3000).status_code == 413
-        assert kinds(service).count("refused") == 1
+    with running(make_site(tmp_path, lines="[limits]\nbody_bytes = 2000\nbatch_bytes = 2000")) as (service, call):
+        headers = {"Content-Type": "application/x-ndjson"}
+        for path in ("/v1/decisions", "/v1/decisions/batch"):
+            assert call("POST", path, content=b"x" * 3000, headers=headers).status_code == 413
+            # In pieces, without its size: refused with the piece that is too much.
+            assert call("POST", path, content=(b" " * 1500 for _ in range(2)), headers=headers).status_code == 413
+        assert kinds(service).count("refused") == 4
 
 
 def test_a_sender_who_leaves_before_the_body_is_whole_is_no_error_of_the_service(site: Site) -> None:
@@ -603,6 +611,42 @@ def test_an_explanation_agrees_with_the_decision(site: Site) -> None:
         assert call("GET", f"/v1/decisions/{'0' * 32}/explanation").status_code == 404
 
 
+def write_reference(site: Site, rows: np.ndarray, names: list[str | None]) -> None:
+    """Reference images that the site file names near.parquet; of rows of another length, for other prompts."""
+    bank = dataclasses.replace(site.prompts, text=site.prompts.text[..., : rows.shape[1]])
+    ids = [f"reference {n}" for n in range(len(rows))]
+    write_features(site.folder / "near.parquet", embeddings=rows, ids=ids, label_names=names, prompts=bank)
+
+
+def test_an_explanation_shows_the_nearest_reference_images_until_the_embedding_is_erased(tmp_path: Path) -> None:
+    site = make_site(tmp_path, line_lines='reference = "near.parquet"')
+    rows = embeddings(12)
+    write_reference(site, rows, [f"c{n % 4}" for n in range(12)])
+    with running(site) as (service, call):
+        answer = call("POST", "/v1/decisions", json=body(rows[5], image_id="a", group="g")).json()
+        told = call("GET", f"/v1/decisions/{answer['id']}/explanation").json()["neighbours"]
+        assert (told[0]["id"], told[0]["label"], len(told)) == ("reference 5", "c1", 10)
+        assert [entry["distance"] for entry in told] == sorted(entry["distance"] for entry in told)
+        erase(service.site, service.log, group="g", decision=None, why="asked")
+        again = call("GET", f"/v1/decisions/{answer['id']}/explanation")
+        assert (again.status_code, again.json()["neighbours"]) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("width", "unlabelled", "sentence"), [(16, 3, "is empty in 3 of 12"), (8, 0, "the line skin takes 16")]
+)
+def test_reference_images_that_do_not_fit_are_named_before_the_start_is_recorded(
+    tmp_path: Path, width: int, unlabelled: int, sentence: str
+) -> None:
+    site = make_site(tmp_path, line_lines='reference = "near.parquet"')
+    names = [None if n < unlabelled else f"c{n % 4}" for n in range(12)]
+    write_reference(site, embeddings(12)[:, :width], names)
+    with pytest.raises(CalcodeError, match=sentence), Service(site.settings):
+        pass
+    with opened(site.settings) as log:
+        assert log.head()[0] == 0
+
+
 def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:
     with running(site) as (service, call):
         answers = [
@@ -620,6 +664,12 @@ def test_a_proof_holds_for_one_decision_and_shows_no_other(site: Site) -> None:
         assert not any(answer["id"] in text for answer in answers if answer is not answers[4])
         for forged in ({"body": proof["body"].replace("set", "sex")}, {"seq": proof["seq"] + 1}, {"path": []}):
             with pytest.raises(ValueError, match="proof"):
+                check_proof(Proof(**proof | forged), key)
+        # A record with another body and the hash that belongs to it, and the right record at another place.
+        other = {name: proof[name] for name in ("prev", "seq", "at", "kind", "actor")}
+        other["body"] = proof["body"].replace("set", "sex")
+        for forged in ({**other, "hash": record_hash(**other)}, {"path": proof["path"][::-1]}):
+            with pytest.raises(ValueError, match="not under the root"):
                 check_proof(Proof(**proof | forged), key)
         assert open_checkpoint(proof["checkpoint"], key).size >= proof["seq"]
         with pytest.raises(ValueError, match="not signed"):

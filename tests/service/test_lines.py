@@ -214,9 +214,13 @@ def test_a_token_of_one_line_asks_for_that_line_alone(three: Site) -> None:
         made = call("POST", "/v1/decisions", as_=own, json=_body(1))
         assert made.json()["line"] == "south"
         assert call("POST", "/v1/decisions", as_=own, json=_body(2, line="north")).status_code == 403
-        other = call("POST", "/v1/decisions", json=_body(3, line="north")).json()["id"]
+        mine = made.json()["id"]
+        other = call("POST", "/v1/decisions", json=_body(3, line="north", study="s")).json()["id"]
         assert call("GET", f"/v1/decisions/{other}", as_=own).status_code == 404
-        assert call("GET", f"/v1/decisions/{made.json()['id']}", as_=own).status_code == 200
+        assert call("GET", f"/v1/decisions/{mine}", as_=own).status_code == 200
+        for wrong in ({"decision": other}, {"study": "s", "line": "north"}, {"decision": mine, "line": "north"}):
+            assert call("POST", "/v1/labels", as_=own, json={"label": "c0", **wrong}).status_code == 422
+        assert call("POST", "/v1/labels", as_=own, json={"label": "c0", "decision": mine}).status_code == 200
         assert call("GET", "/v1/log", as_=own).status_code == 403
         assert {row["line"] for row in call("GET", "/v1/models", as_=own).json()} == {"south"}
         assert call("GET", "/v1/models?line=west", as_=own).status_code == 403

@@ -145,7 +145,7 @@ def test_a_site_with_an_unsigned_model_starts_only_when_that_is_allowed(site: Si
 # ---------------------------------------------------------------------- states
 
 
-def test_from_file_to_champion_and_back(lifecycle: Site) -> None:
+def test_from_file_to_champion_and_back(lifecycle: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     path = another_model(lifecycle, "b.safetensors")
     with running(lifecycle) as (service, call):
         first = service.models["skin"].champion.digest
@@ -169,6 +169,11 @@ def test_from_file_to_champion_and_back(lifecycle: Site) -> None:
         assert step(call, digest, "champion", as_="engineer").json()["state"] == "shadow"
         refused = step(call, digest, "champion", as_="approver")
         assert refused.json()["gates"] == ["No restore test within 30 days; run calcode service restore-test."]
+        month_ago = time.time() - 31 * 86_400
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time", lambda: month_ago)
+            restore_tested(service)
+        assert step(call, digest, "champion", as_="approver").json() == refused.json(), "too long ago"
         restore_tested(service)
         assert step(call, digest, "champion", as_="approver").json()["state"] == "champion"
         answer = call("POST", "/v1/decisions", json={"embedding": row.tolist(), "image_id": "b"}).json()

@@ -439,6 +439,11 @@ def test_an_alarm_of_a_site_model_takes_its_answers_back_until_two_people_chose(
         assert (refused.status_code, "first choose" in refused.json()["detail"]) == (409, True)
         path, choice = f"/v1/alarms/{alarm['id']}/close", {"why": "lamp replaced", "then": "go_on"}
         assert call("POST", path, as_="auditor", json=choice).status_code == 403
+        # One account with both roles is one person.
+        both = token_for(service.log, "engineer", "clinician", subject="both")
+        service.tokens.reload()
+        for status in (200, 403):
+            assert call("POST", path, as_=both, json={**choice, "then": "new_bag"}).status_code == status
         assert call("POST", path, as_="engineer", json=choice).json()["state"] == "asked"
         # The same account, the same role, or another choice do not close it.
         assert call("POST", path, as_="engineer", json=choice).status_code == 403

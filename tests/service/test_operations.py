@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 
 from calcode.cli.app import app
 from calcode.errors import ServiceError
+from calcode.method.signatures import write_private_key
 from calcode.service import doctor, schema
 from calcode.service.audit.chain import GENESIS, record_hash
 from calcode.service.database import Database
@@ -140,6 +141,14 @@ def test_a_backup_from_before_an_upgrade_is_a_good_one(site: Site, revision: str
     assert (done.exit_code, done.output.startswith("Good: 1 record")) == (0, True), done.output
     with closing(Database(f"sqlite:///{site.folder / 'old.sqlite'}")) as backup:
         assert schema.current(backup) == revision
+
+
+def test_the_tables_of_a_running_service_are_not_upgraded(site: Site) -> None:
+    """A service of the version before would go on with the columns that it knows."""
+    with running(site):
+        said = RUN(app, ["service", "upgrade", str(site.file)])
+    assert (said.exit_code, "another service runs on this file" in said.output.replace("\n", " ")) == (1, True)
+    assert RUN(app, ["service", "upgrade", str(site.file)]).exit_code == 0
 
 
 def test_a_database_of_another_version_is_refused_with_the_remedy(site: Site) -> None:
@@ -314,13 +323,27 @@ def test_the_service_runs_on_a_postgresql_role_that_cannot_change_records(tmp_pa
 # ---------------------------------------------------------------------- doctor
 
 
-def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
+def test_the_doctor_finds_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "notes").mkdir()
     site = make_site(tmp_path, lines='[checkpoints]\nevery_records = 1\nfolders = ["notes"]')
     filled(site, 3)
     good = RUN(app, ["service", "doctor", str(site.file)])
     assert good.exit_code == 0, good.output
     assert "signature and golden answers checked" in good.output
+    assert "overdue" not in good.output
+    later = time.time() + 1300  # more than twice the time between two checkpoints
+    with opened(site.settings) as log, monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: later)
+        assert doctor.exposure(site.settings, log).level == "good"
+        with log.transaction() as transaction:
+            transaction.append([Event(kind="export", actor="operator", body={})])
+        assert doctor.exposure(site.settings, log).level == "warning"
+    with opened(site.settings) as log:
+        assert doctor.exposure(site.settings, log).level == "good"
+        with log.transaction() as transaction:
+            transaction.append([Event(kind="export", actor="operator", body={})])
+        assert "3 records after the last one sent" in doctor.exposure(site.settings, log).sentence
+        assert doctor.exposure(site.settings, log).level == "warning"
     os.chmod(site.settings.path("secret.key"), 0o644)
     shutil.rmtree(tmp_path / "notes")
     with opened(site.settings) as log, log.database.writing() as connection:
@@ -354,6 +377,16 @@ def test_a_postgresql_database_that_cannot_hold_every_text_is_refused(
         said = RUN(app, ["service", command, str(site.file)])
         assert said.exit_code == 1
         assert remedy in " ".join(said.output.split())
+
+
+def test_a_server_that_answers_before_its_disk_has_the_record_is_told_to_wait(postgres: Server) -> None:
+    url = postgres.new_database()
+    with closing(Database(url)) as database, database.writing() as connection:
+        connection.execute(text(f"ALTER DATABASE {url.rpartition('/')[2]} SET synchronous_commit = off"))
+    with closing(Database(url)) as database:
+        for asked in (database.writing, database.reading):
+            with asked() as connection:
+                assert connection.execute(text("SHOW synchronous_commit")).scalar() == "on"
 
 
 def test_before_the_first_start_the_doctor_looks_at_the_model_that_will_answer(tmp_path: Path) -> None:
@@ -448,11 +481,13 @@ def test_a_bad_backup_is_not_recorded_as_good(
     backup = site.folder / "backup.sqlite"
     RUN(app, ["service", "backup", str(site.file), str(backup)])
     if damage == "foreign":
+        # Of another log that the same key signs: no note tells them apart.
         other = make_site(tmp_path_factory.mktemp("other"))
-        filled(other, 2)
+        assert RUN(app, ["service", "init", str(other.file)]).exit_code == 0
         shutil.copy(site.settings.path("checkpoint.key"), other.settings.path("checkpoint.key"))
+        filled(other, 2)
         backup.unlink()
-        RUN(app, ["service", "backup", str(other.file), str(backup)])
+        assert RUN(app, ["service", "backup", str(other.file), str(backup)]).exit_code == 0
     elif damage == "empty":
         other = make_site(tmp_path_factory.mktemp("other"))
         assert RUN(app, ["service", "init", str(other.file)]).exit_code == 0
@@ -606,7 +641,21 @@ def test_a_checkpoint_that_could_not_be_recorded_is_due_again(site: Site) -> Non
         assert checkpoints.due(every_records=1, every_seconds=3600.0)
         service.change(lambda transaction: transaction.append([event]))
         checkpoints.recorded(event)
-        assert not checkpoints.due(every_records=2, every_seconds=3600.0)
+        # Of its own record no other one is made, or there would be one every second.
+        assert not checkpoints.due(every_records=1, every_seconds=0.0)
+
+
+def test_a_checkpoint_of_two_services_at_once_is_recorded_once_and_no_fault(site: Site) -> None:
+    with running(site) as (service, _):
+        # Both have read the log at the same length.
+        for event in [service.checkpoints.next_event() for _ in range(2)]:
+            service.change(lambda transaction, event=event: service.checkpoints.record(transaction, event))
+            service.checkpoints.recorded(event)
+        assert service.ready()
+        with service.database.reading() as connection:
+            recorded = connection.execute(select(EVENT.c.seq).where(EVENT.c.kind == "checkpoint")).all()
+        assert len(recorded) == 1
+        assert service.checkpoints.size == recorded[0].seq - 1
 
 
 def test_working_folders_of_killed_commands_are_deleted_after_a_day(site: Site) -> None:
@@ -713,18 +762,19 @@ def test_commands_that_read_make_no_keys(site: Site) -> None:
 
 
 def test_retention_deletes_what_is_due_and_nothing_else(tmp_path: Path) -> None:
-    site = make_site(tmp_path, lines="[retention]\nidentity_days = 200")
+    kept = {"identity": 200, "embedding": 300}
+    site = make_site(tmp_path, lines="[retention]\nidentity_days = 200\nembedding_days = 300")
     today = datetime.now(UTC)
     filled(site, 4)
     # Midnight may pass in between.
-    days = {(day + timedelta(days=200)).date().isoformat() for day in (today, datetime.now(UTC))}
+    now = (today, datetime.now(UTC))
+    days = {(name, (day + timedelta(days=n)).date().isoformat()) for name, n in kept.items() for day in now}
     assert RUN(app, ["service", "retain", str(site.file)]).output.startswith("Deleted 0 parts")
     due = (today - timedelta(days=1)).date().isoformat()
     with opened(site.settings) as log, log.database.writing() as connection:
-        stored = connection.execute(
-            select(SECRET_PART.c.delete_after).where(SECRET_PART.c.name == "identity")
-        ).scalars()
-        assert set(stored) <= days
+        stored = {tuple(row) for row in connection.execute(select(SECRET_PART.c.name, SECRET_PART.c.delete_after))}
+        assert stored <= days
+        assert {name for name, _ in stored} == kept.keys()
         connection.execute(SECRET_PART.update().where(SECRET_PART.c.name == "identity").values(delete_after=due))
     assert RUN(app, ["service", "retain", str(site.file)]).output.startswith("Deleted 4 parts")
     assert {name for _, name in parts(site)} == {"embedding"}
@@ -776,6 +826,14 @@ def test_verify_prove_check_and_export(tmp_path: Path) -> None:
     bad = RUN(app, ["log", "verify", str(site.file)])
     assert bad.exit_code == 1
     assert "record 5 was changed" in bad.output
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"null", b'{"seq": 1}', b"[" * 100_000])
+def test_what_is_no_proof_is_called_so(tmp_path: Path, content: bytes) -> None:
+    write_private_key(tmp_path / "key")
+    (tmp_path / "proof.json").write_bytes(content)
+    said = RUN(app, ["log", "check", str(tmp_path / "proof.json"), "--key", str(tmp_path / "key.pub")])
+    assert (said.exit_code, "not a proof of 'calcode log prove'" in said.output.replace("\n", " ")) == (1, True)
 
 
 def test_an_audit_event_has_what_fhir_requires() -> None:

@@ -165,6 +165,16 @@ def test_a_lease_ends_by_itself_when_its_holder_died(log: Log) -> None:
     assert (again.decision, again.attempts) == (id, 1)
 
 
+def test_a_report_that_was_queued_while_the_clock_was_ahead_does_not_wait_for_that_time(log: Log) -> None:
+    queue(log, 1)
+    with log.database.writing() as connection:
+        connection.execute(update(OUTBOX).values(next_at=outbox._after(timedelta(days=30))))
+        assert outbox.any_due(connection, "record", after_reading=False)
+        (row,) = outbox.lease(connection, "record", most=1, after_reading=False)
+        outbox.give_back(connection, row, fault="HTTP 422", again=False)
+        assert not outbox.any_due(connection, "record", after_reading=False)
+
+
 def test_a_lease_is_renewed_by_its_holder_and_by_nobody_whose_row_another_took(log: Log) -> None:
     queue(log, 1)
     with log.database.writing() as connection:
@@ -311,7 +321,8 @@ def test_every_decision_on_a_patient_reaches_the_record_once(tmp_path: Path, rec
         answers = [call("POST", "/v1/decisions", json=request(row, f"patient-{row}")).json() for row in range(4)]
         assert call("POST", "/v1/decisions", json=request(0, "patient-0")).headers["Idempotent-Replay"] == "true"
         anonymous = {"embedding": embeddings(20)[7].tolist(), "image_id": "nobody"}
-        assert call("POST", "/v1/decisions", json=anonymous).status_code == 200
+        nobody = call("POST", "/v1/decisions", json=anonymous).json()["id"]
+        assert call("GET", f"/v1/decisions/{nobody}/deliveries", as_="auditor").json() == []
         wait_until(lambda: not waiting(service.log))
         reports = [entry for entry in receiver.state["kept"].values() if entry["resourceType"] == "DiagnosticReport"]
         assert sorted(entry["subject"]["identifier"]["value"] for entry in reports) == [

@@ -99,6 +99,9 @@ def test_who_reads_cases_blind_does_not_see_the_log(person: Callable[..., Person
     assert answer.status_code == 403
     assert "model" in answer.text
     assert both.send("/", "/log/download", {}).status_code == 403
+    bearer = {"Authorization": f"Bearer {both.client.cookies[COOKIE]}"}
+    assert both.get("/v1/log", headers=bearer).status_code == 403
+    assert both.get("/v1/checkpoints", headers=bearer).status_code == 200
 
 
 # ---------------------------------------------------------------------- forms

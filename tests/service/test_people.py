@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
+import logging
 import re
 import threading
 import time
@@ -22,6 +24,7 @@ from sqlalchemy import select
 from calcode.errors import ServiceError
 from calcode.service import people, projections
 from calcode.service.app import make_app
+from calcode.service.logs import AllowListFormatter
 from calcode.service.operations import opened
 from calcode.service.pages import COOKIE
 from calcode.service.people import Limiter, release_account, token_digest
@@ -112,6 +115,33 @@ def test_a_token_is_kept_as_its_digest_and_can_be_revoked(site: Site) -> None:
         assert call("POST", "/v1/decisions", as_=token, json=sent).status_code == 401
         assert call("DELETE", "/v1/tokens/cal_00000000", as_="admin").status_code == 404
         assert call("POST", "/v1/decisions", as_=token[:-1] + "A", json=sent).status_code == 401
+
+
+def test_tokens_that_were_read_before_a_sign_in_do_not_end_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The housekeeping reads the tokens every second; a person who signs in meanwhile stays signed in."""
+    with running(site) as (service, call):
+        was_read, go_on, reading = threading.Event(), threading.Event(), service.database.reading
+
+        @contextlib.contextmanager
+        def slow() -> Iterator[Any]:
+            with reading() as connection:
+                yield connection
+            if threading.current_thread().name == "early":
+                was_read.set()
+                assert go_on.wait(60)
+
+        monkeypatch.setattr(service.database, "reading", slow)
+        early = threading.Thread(target=service.tokens.reload, name="early")
+        early.start()
+        assert was_read.wait(60)
+        token = token_for(service.log, "auditor", subject="new")
+        late = threading.Thread(target=service.tokens.reload)
+        late.start()
+        late.join(0.5)
+        go_on.set()
+        for thread in (early, late):
+            thread.join(60)
+        assert call("GET", "/v1/log", as_=token).status_code == 200
 
 
 def test_who_reads_blind_has_no_role_that_sees_answers_first(site: Site) -> None:
@@ -291,7 +321,7 @@ def test_a_clock_that_was_ahead_for_some_hours_signs_nobody_out(site: Site, monk
             assert connection.execute(select(SESSION.c.subject)).scalars().all() == ["a.jones"]
 
 
-def test_a_new_password_ends_the_sessions_and_is_in_the_log(site: Site) -> None:
+def test_a_new_password_or_another_role_ends_the_sessions_and_is_in_the_log(site: Site) -> None:
     with running(site) as (service, call):
         missing = call("PUT", "/v1/accounts/e.meier", as_="admin", json={"roles": ["engineer"]})
         assert (missing.status_code, missing.json()["detail"]) == (422, "password: a new account needs one.")
@@ -304,6 +334,12 @@ def test_a_new_password_ends_the_sessions_and_is_in_the_log(site: Site) -> None:
         changed = account | {"password": "another long phrase"}
         assert call("PUT", "/v1/accounts/e.meier", as_="admin", json=changed).status_code == 204
         assert call("GET", "/v1/models", as_=session).status_code == 401
+        right["password"] = changed["password"]
+        for less in ({"roles": ["approver"]}, {"roles": ["approver"], "lines": ["skin"]}):
+            session = call("POST", "/v1/sessions", as_=None, json=right).json()["token"]
+            assert call("GET", "/v1/models", as_=session).status_code == 200
+            assert call("PUT", "/v1/accounts/e.meier", as_="admin", json=less).status_code == 204
+            assert call("GET", "/v1/models", as_=session).status_code == 401, "with the roles and lines of before"
         records = [record for page in service.log.pages() for record in page if record.kind == "password_changed"]
         assert [(r.actor, json.loads(r.body)["subject"]) for r in records] == [("test-admin", "e.meier")] * 2
         assert not any("argon2" in record.body for record in records)
@@ -364,6 +400,24 @@ def test_too_many_requests_by_one_token(tmp_path: Path) -> None:
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
         assert int(answers[3].headers["Retry-After"]) >= 1
         assert call("GET", "/v1/models", as_="engineer").status_code == 200
+
+
+def test_a_batch_counts_by_its_images_and_passes_when_the_bucket_is_full(tmp_path: Path) -> None:
+    site = make_site(tmp_path, lines="[limits]\nrate = 0.5\nburst = 3")
+    rows = [json.dumps({"embedding": row.tolist(), "image_id": str(n)}) for n, row in enumerate(embeddings(5))]
+    with running(site) as (service, call):
+
+        def sent(n: int) -> Any:
+            headers = {"Content-Type": "application/x-ndjson"}
+            return call("POST", "/v1/decisions/batch", content="\n".join(rows[:n]), headers=headers)
+
+        assert sent(2).status_code == 200
+        refused = sent(3)
+        assert (refused.status_code, refused.json()["detail"]) == (429, "Too many images by this token.")
+        for n, after in ((3, int(refused.headers["Retry-After"])), (5, 60)):
+            service.limiter._left = {who: (left, at - after) for who, (left, at) in service.limiter._left.items()}
+            assert sent(n).status_code == 200
+            assert sent(1).status_code == 429
 
 
 def test_the_bucket_fills_again_and_a_large_batch_passes_when_it_is_full() -> None:
@@ -437,6 +491,18 @@ def test_health_and_metrics_are_for_the_local_network(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- personal data in logs
+
+
+@pytest.mark.parametrize(
+    ("logger", "event"), [("calcode.service", "came %s"), ("uvicorn.error", "g:7"), ("py.warnings", "g:7")]
+)
+def test_a_log_line_repeats_no_argument_and_no_message_of_a_library(logger: str, event: str) -> None:
+    message, arguments = ("came %s", ("Anna",)) if logger.startswith("calcode") else ("Anna came", ())
+    record = logging.LogRecord(logger, logging.WARNING, "f.py", 7, message, arguments, None, func="g")
+    record.patient, record.route = "Anna", "/cases/{id}"
+    line = json.loads(AllowListFormatter().format(record))
+    assert (line["event"], line["route"]) == (event, "/cases/{id}")
+    assert "Anna" not in json.dumps(line)
 
 
 def test_no_seeded_identifier_is_in_any_log_line_metric_or_record(tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service.sites import Site, embeddings, make_site, running, token_for
+from service.sites import Site, embeddings, make_site, running, token_for, wait_until
 from sqlalchemy import select
 
 from calcode.service import blindness, operations, reviews
 from calcode.service.labels import reviewed_cases
 from calcode.service.log import utc
 from calcode.service.operations import erase, retain
-from calcode.service.sampling import close_visits, later
+from calcode.service.sampling import close_visits, later, settled_upto, visits_over
 from calcode.service.service import Service
-from calcode.service.tables import EVENT, OUTBOX, REVIEW, TASK, TOKEN
+from calcode.service.tables import DECISION, EVENT, OUTBOX, REVIEW, TASK, TOKEN
 
 
 class Ward:
@@ -254,6 +254,29 @@ def test_a_case_of_a_later_visit_is_no_younger_in_the_queue(tmp_path: Path, monk
             assert ward("anna", "POST", f"/v1/tasks/{id}/take").status_code == 404
         monkeypatch.setattr(time, "time", lambda: now() + 3700)
         assert {entry["decision"] for entry in ward.queue("anna")} == deferred
+
+
+def test_a_clock_that_was_ahead_and_is_put_back_hides_no_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases of next month, by their time, do not wait for next month: neither in the first visit nor after it."""
+    now = time.time
+    with running(make_site(tmp_path, line_lines="sample = 1.0\nvisit_minutes = 30.0\nsecond_reader = 0.0")) as (
+        service,
+        call,
+    ):
+        ward = Ward(service, call)
+        (row,) = embeddings(1).tolist()
+        deferred = {"embedding": [-number for number in row], "group": "p"}
+        monkeypatch.setattr(time, "time", lambda: now() + 30 * 86_400)
+        ids = [ward("program", "POST", "/v1/decisions", json={**deferred, "image_id": "1"}).json()["id"]]
+        service.change(lambda t: close_visits(t, now=later(utc(time.time()), minutes=31)))
+        for image, group in (("2", "p"), ("3", "q")):
+            sent = {**deferred, "image_id": image, "group": group}
+            ids.append(ward("program", "POST", "/v1/decisions", json=sent).json()["id"])
+        monkeypatch.setattr(time, "time", now)
+        wait_until(lambda: not visits_over(service.database))
+        assert [entry["decision"] for entry in ward.queue("anna")] == ids
+        with service.database.reading() as connection:
+            assert settled_upto(connection, "skin") == ward.rows(DECISION, id=ids[-1])[0].seq
 
 
 def test_who_settles_sees_what_was_said_blind_and_no_change(tmp_path: Path) -> None:

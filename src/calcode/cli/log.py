@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -119,8 +118,8 @@ def check(
     from calcode.service.proofs import Proof, check_proof
 
     try:
-        content = Proof(**json.loads(proof.read_text()))
-    except (ValueError, TypeError) as error:
+        content = Proof.model_validate_json(proof.read_bytes())
+    except ValueError as error:
         raise ServiceError(f"{proof}: not a proof of 'calcode log prove'") from error
     sentence = check_proof(content, read_public_key(key))
     tell("log check", sentence, as_json=as_json, facts={"seq": content.seq, "sentence": sentence})

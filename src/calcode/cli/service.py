@@ -68,21 +68,21 @@ def init(site: SiteFile, as_json: AsJson = False) -> None:
 
 
 def upgrade(site: SiteFile, as_json: AsJson = False) -> None:
-    """Bring the database to this version's schema; make a backup first.
+    """Bring the database to this version's schema; make a backup and stop the service first.
 
     Examples
     --------
     calcode service upgrade site.toml
     """
     from calcode.service import schema
-    from calcode.service.database import Database, sqlite_file
+    from calcode.service.database import Database, only_service, sqlite_file
     from calcode.service.settings import read_site
 
     settings = read_site(site)
     file = sqlite_file(settings.database_url)
     if file is not None and not file.exists():
         raise schema.no_log(file)
-    with closing(Database(settings.database_url)) as database, database.readable_errors():
+    with closing(Database(settings.database_url)) as database, database.readable_errors(), only_service(database):
         before = schema.current(database)
         schema.upgrade(database)
     now = schema.revisions()[-1]

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, case, exists, li
 
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.people import Principal
+from calcode.service.sampling import CLOCK_MINUTES
 from calcode.service.tables import ACCOUNT, DECISION, EVENT, OUTBOX, POLICY, REVIEW, SECRET_PART, TASK, TOKEN
 
 #: Reasons for readings that nobody requested. Showing which of the two applies would reveal deferrals.
@@ -42,7 +43,8 @@ def is_shown(connection: Connection) -> ColumnElement[bool]:
     """Return the SQL condition that a decision's tasks are shown; the query must join `DECISION` and its `EVENT`.
 
     An image with a patient is shown once the first visit is closed and the image is as old as a visit lasts under the
-    policy by which it was decided.
+    policy by which it was decided. An image that was decided while the clock was far ahead is shown once the visit is
+    closed.
     """
     in_force = (
         select(POLICY.c.visit_minutes)
@@ -52,12 +54,14 @@ def is_shown(connection: Connection) -> ColumnElement[bool]:
         .scalar_subquery()
     )
     lasting = select(POLICY.c.visit_minutes).where(POLICY.c.visit_minutes > 0).distinct()
-    now = time.time()
+    now, lengths = time.time(), connection.execute(lasting).scalars().all()
     # The log stores times as text, so the database cannot add to them.
-    ended = {minutes: literal(utc(now - 60.0 * minutes)) for minutes in connection.execute(lasting).scalars()}
+    ended = {minutes: literal(utc(now - 60.0 * minutes)) for minutes in lengths}
     # Without a visit length in force the condition is always true: a clock set back must not hide a case.
     old = EVENT.c.at <= case({0.0: EVENT.c.at, **ended}, value=in_force, else_=EVENT.c.at)
-    return and_(DECISION.c.visit_until.is_(None), or_(DECISION.c.group_digest.is_(None), old))
+    # Nor where visits have a length: a case of a time far ahead would stay hidden until then.
+    ahead = EVENT.c.at > utc(now + 60.0 * (max(lengths, default=0.0) + CLOCK_MINUTES))
+    return and_(DECISION.c.visit_until.is_(None), or_(DECISION.c.group_digest.is_(None), old, ahead))
 
 
 class ShownTask(NamedTuple):

@@ -15,7 +15,7 @@ from calcode.service.audit.notes import Checkpoint, open_checkpoint, sign_checkp
 from calcode.service.audit.tree import TreeHead
 from calcode.service.checkpoint_targets import MailTarget, note_file, notes_in, targets_of
 from calcode.service.database import AnotherLog
-from calcode.service.log import Event, Log
+from calcode.service.log import Event, Log, Transaction
 from calcode.service.settings import CheckpointSettings
 from calcode.service.tables import CHECKPOINT
 
@@ -95,8 +95,8 @@ class Checkpoints:
     def due(self, *, every_records: int, every_seconds: float) -> bool:
         """Whether there are enough new records, or enough time has passed."""
         new = self._log.head()[0] - self.size
-        # The record of a checkpoint alone does not cause the next one.
-        return new >= every_records or (new > 1 and time.monotonic() - self.made_at >= every_seconds)
+        # The record of a checkpoint alone does not cause the next one, also where every record is to have its own.
+        return new > 1 and (new >= every_records or time.monotonic() - self.made_at >= every_seconds)
 
     def next_event(self) -> Event:
         """Build the event of a checkpoint over all committed records."""
@@ -112,6 +112,12 @@ class Checkpoints:
             "note": sign_checkpoint(checkpoint, self._key),
         }
         return Event(kind="checkpoint", actor="service", subject=self._origin, body=body)
+
+    def record(self, transaction: Transaction, event: Event) -> None:
+        """Append the event of a checkpoint, unless another process has just recorded one of the same size."""
+        same = select(CHECKPOINT.c.size).where(CHECKPOINT.c.size == event.body["size"])
+        if transaction.connection.execute(same).first() is None:
+            transaction.append([event])
 
     def recorded(self, event: Event) -> None:
         """Restart the count at a checkpoint on disk; one that could not be written stays due."""

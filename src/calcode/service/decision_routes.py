@@ -204,6 +204,8 @@ async def decide_batch(request: Request) -> Response:
     except Problem as problem:
         await refused(service, actor, problem)
         raise
+    # The request has taken one of what a large batch needs whole: counted twice, the batch would never pass.
+    service.limiter.give_back(request.state.principal.prefix)
     wait = service.limiter.wait(request.state.principal.prefix, n=len(rows))
     if wait > 0:
         raise Problem(429, "Too many images by this token.", headers={"Retry-After": str(int(wait) + 1)})

@@ -8,6 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -207,7 +208,12 @@ def exposure(site: SiteSettings, log: Log) -> Finding:
     with log.database.reading() as connection:
         when = connection.execute(select(CHECKPOINT.c.at).where(CHECKPOINT.c.size == covered)).scalar()
     of = "" if when is None else f" ({when})"
-    return Finding("good", "checkpoints", f"{counted(size - covered, 'record')} after the last one sent{of}")
+    after, age = size - covered, 0.0 if when is None else time.time() - datetime.fromisoformat(when).timestamp()
+    sentence = f"{counted(after, 'record')} after the last one sent{of}"
+    # A checkpoint is never of its own record, so that one record is always after it.
+    if after > 2 * site.checkpoints.every_records or (after > 1 and age > 2 * site.checkpoints.every_seconds):
+        return Finding("warning", "checkpoints", f"{sentence}: one is overdue; see that the service runs and is ready")
+    return Finding("good", "checkpoints", sentence)
 
 
 def model_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
@@ -215,6 +221,7 @@ def model_states(site: SiteSettings, log: Log) -> Iterator[Finding]:
     for line in site.lines:
         try:
             models = Models(line, log, folder=site.path("models"))
+            _ = models.reference
             with log.database.reading() as connection:
                 started = latest_deployment(connection, line.name) is not None
             if started:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from functools import lru_cache
 
 import numpy as np
 from pydantic import BaseModel, Field
 from sqlalchemy import select
 
-from calcode.cohorts import Cohort, open_features
 from calcode.method.explain import nearest
 from calcode.service.audit.chain import Record
 from calcode.service.in_every_answer import in_every_answer
@@ -105,8 +103,8 @@ def explanation_of(record: Record, service: Service) -> Explanation:
 
 def _neighbours(seq: int, models: Models, service: Service) -> list[NeighbourFacts]:
     """The nearest reference images; none without a reference file or after the embedding was erased."""
-    path = models.settings.reference
-    if path is None:
+    reference = models.reference
+    if reference is None:
         return []
     with service.database.reading() as connection:
         query = select(SECRET_PART.c.content).where(SECRET_PART.c.seq == seq, SECRET_PART.c.name == "embedding")
@@ -114,11 +112,5 @@ def _neighbours(seq: int, models: Models, service: Service) -> list[NeighbourFac
     if content is None:
         return []
     evidence = models.champion.evidence(np.frombuffer(content, dtype="<f4")[None, :])
-    found = nearest(evidence, _reference(path), count=_N_NEIGHBOURS)
+    found = nearest(evidence, reference, count=_N_NEIGHBOURS)
     return [NeighbourFacts(id=entry.id, label=entry.label_name, distance=entry.distance) for entry in found]
-
-
-@lru_cache(maxsize=8)
-def _reference(path: str) -> Cohort:
-    features = open_features(path)
-    return features.read(role="reference") if "reference" in features.role_counts else features.read()

@@ -15,7 +15,7 @@ from calcode.service.people import Principal
 from calcode.service.problems import Problem, responses
 from calcode.service.refusals import refusal
 from calcode.service.requests import ServiceHere, Why, limited_body, line_of, role, service_of
-from calcode.service.sampling import Policy, policy_event
+from calcode.service.sampling import Policy, policy_event, policy_in_force
 from calcode.service.service import Service
 
 router = APIRouter(prefix="/v1", tags=["labels"])
@@ -128,9 +128,10 @@ def policy(
     service: ServiceHere, principal: Annotated[Principal, Depends(role(*_ANYBODY))], line: _Line = None
 ) -> dict[str, Any]:
     """Return the review policy now in force on a line."""
-    models = service.models[line_of(service, principal, line)]
-    models.follow()
-    return models.in_force.policy._asdict()
+    name = line_of(service, principal, line)
+    with service.database.reading() as connection:
+        found = policy_in_force(connection, name)
+    return (found or service.models[name].in_force.policy)._asdict()
 
 
 @router.put("/policy", response_model=PolicyFacts, responses=responses(401, 403, 413, 422, 429, 503, 507))

@@ -9,14 +9,15 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, Row, select
 
-from calcode.cohorts import read_prompts
-from calcode.errors import ArtifactError, CalcodeError, OutputError
+from calcode.cohorts import Cohort, open_features, read_prompts
+from calcode.errors import ArtifactError, CalcodeError, MismatchError, OutputError
 from calcode.files import file_sha256, replacing
 from calcode.method.signatures import signature_file
 from calcode.service.alarms import alarm_in_force
@@ -95,6 +96,27 @@ class Models:
     def champion(self) -> LineModel:
         """The model that answers."""
         return self.in_force.champion
+
+    @cached_property
+    def reference(self) -> Cohort | None:
+        """The images among which explanations show the nearest; None if the site file names none.
+
+        Raises
+        ------
+        CalcodeError
+            If the file is damaged, lacks a label, or has images of another length.
+        """
+        path = self.settings.reference
+        if path is None:
+            return None
+        features = open_features(path)
+        found = features.read(role="reference") if "reference" in features.role_counts else features.read()
+        dimension = found.evidence.embeddings.shape[1]
+        if dimension != self.prompts.dimension:
+            raise MismatchError(
+                f"{path}: {dimension} numbers an image, the line {self.line} takes {self.prompts.dimension}"
+            )
+        return found
 
     @property
     def trusted(self) -> list[str] | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request, Response
 from pydantic import ValidationError
 from sqlalchemy import select
 
+from calcode.errors import CalcodeError
 from calcode.report.monitor_page import monitor_sections
 from calcode.service.agreement import agreement
 from calcode.service.alarms import CLOSING_ROLES, all_alarms, bag_of, effect_in_words
@@ -45,8 +47,10 @@ def monitor_page(
     with service.database.reading() as connection:
         reader = reads_cases(connection, principal)
     states = [] if reader else service.monitors[name].states()
-    # A new alarm takes effect at the next decision; following it now lets the page show it already.
-    service.models[name].follow()
+    # A new alarm takes effect at the next decision; following it now lets the page show it already. A champion that
+    # cannot be loaded is named by the start page, and this page can still be read.
+    with suppress(CalcodeError):
+        service.models[name].follow()
     now, names = service.models[name].in_force, service.models[name].settings.names
     with service.database.reading() as connection:
         alarms = [alarm | alarm_in_words(alarm, names) for alarm in all_alarms(connection, name)]

@@ -111,7 +111,9 @@ def _ours(row: Row[Any]) -> ColumnElement[bool]:
 
 
 def _due(target: str, *, after_reading: bool) -> Select[Any]:
-    mine = (OUTBOX.c.target == target, OUTBOX.c.done_at.is_(None), OUTBOX.c.next_at <= _after(timedelta(0)))
+    # No pause is twice the longest: such a row was queued while the clock was ahead, and must not wait for that time.
+    at = or_(OUTBOX.c.next_at <= _after(timedelta(0)), OUTBOX.c.next_at > _after(2 * _LONGEST))
+    mine = (OUTBOX.c.target == target, OUTBOX.c.done_at.is_(None), at)
     query = select(OUTBOX).where(*mine)
     return query.where(~_may_be_read()) if after_reading else query
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import secrets
+import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -74,9 +75,15 @@ class Tokens:
         self.used: dict[str, float] = {}
         #: Expiry on the monotonic clock, fixed when a token is first seen, so that a clock jump ends no session.
         self._ends: dict[str, float] = {}
+        self._turn = threading.Lock()
 
     def reload(self) -> None:
         """Read the tables again."""
+        # One after the other: who read the tables before a change must not have the last word after it.
+        with self._turn:
+            self._reload()
+
+    def _reload(self) -> None:
         with self._database.reading() as connection:
             tokens = connection.execute(select(TOKEN).where(TOKEN.c.revoked.is_(False))).all()
             sessions = connection.execute(select(SESSION)).all()

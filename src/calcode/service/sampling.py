@@ -15,13 +15,15 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, select, union
+from sqlalchemy import ColumnElement, Connection, func, or_, select, union
 
 from calcode.service.database import Database
 from calcode.service.log import Event, Transaction, utc
 from calcode.service.settings import LineSettings
 from calcode.service.tables import DECISION, EVENT, POLICY, REVIEW, TASK
 
+#: A time that is further ahead than it can be, by more than this, was written while the clock was wrong.
+CLOCK_MINUTES = 1.0
 #: Patients whose visits are closed in one transaction.
 _MOST_VISITS = 2000
 
@@ -147,8 +149,18 @@ class Visits:
 def visits_over(database: Database) -> bool:
     """Whether a first visit is over and not yet closed; reading this does not need the writer."""
     with database.reading() as connection:
-        query = select(DECISION.c.seq).where(DECISION.c.visit_until < utc(time.time())).limit(1)
+        query = select(DECISION.c.seq).where(_visit_over(connection, utc(time.time()))).limit(1)
         return connection.execute(query).first() is not None
+
+
+def _visit_over(connection: Connection, now: str) -> ColumnElement[bool]:
+    """Return the SQL condition that the first visit of an image is over.
+
+    A visit whose end is further ahead than any visit lasts began while the clock was wrong, and is over too: its cases
+    must not wait until the clock comes there again.
+    """
+    longest = connection.execute(select(func.max(POLICY.c.visit_minutes))).scalar() or 0.0
+    return or_(DECISION.c.visit_until < now, DECISION.c.visit_until > later(now, minutes=longest + CLOCK_MINUTES))
 
 
 def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
@@ -169,7 +181,7 @@ def close_visits(transaction: Transaction, *, now: str | None = None) -> int:
     connection = transaction.connection
     over = (
         select(DECISION.c.group_digest)
-        .where(DECISION.c.visit_until.is_not(None), DECISION.c.visit_until < now)
+        .where(DECISION.c.visit_until.is_not(None), _visit_over(connection, now))
         .distinct()
         .limit(_MOST_VISITS)
     )

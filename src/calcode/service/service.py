@@ -148,9 +148,10 @@ class Service:
         self.metrics = Metrics()
         folder = site.path("models")
         self.models = {line.name: Models(line, self.log, folder=folder) for line in site.lines}
-        # Done here so that a champion that cannot be loaded is found before the start is recorded.
+        # Done here so that a champion or reference images that cannot be read are found before the start is recorded.
         for models in self.models.values():
             models.follow()
+            _ = models.reference
         self.images: dict[str, Images] = {}
         towers = {line.image_tower for line in site.lines if line.image_tower is not None}
         if towers:
@@ -333,7 +334,7 @@ class Service:
         due = self.checkpoints.due(every_records=notes.every_records, every_seconds=notes.every_seconds)
         if due or self._stopped.is_set():
             event = self.checkpoints.next_event()
-            self.change(lambda transaction: transaction.append([event]))
+            self.change(lambda transaction: self.checkpoints.record(transaction, event))
             self.checkpoints.recorded(event)
             self.checkpoints.send()
         elif self.checkpoints.down or self.checkpoints.sent < self.checkpoints.size:

@@ -260,7 +260,15 @@ class Writer:
                 # Another process took one of the keys between our query and our insert.
                 continue
             for line in in_force:
-                self._models[line].follow()
+                try:
+                    self._models[line].follow()
+                except CalcodeError as error:
+                    # Not a 500, which says that the case was deferred: nothing is recorded here.
+                    _LOGGER.error("model_not_loaded", extra={"line": line, "error": type(error).__name__})
+                    sentence = (
+                        "The model that answers cannot be loaded: nothing was recorded. Repeat the request later."
+                    )
+                    raise Problem(503, sentence, headers={"Retry-After": "2"}) from error
         raise Problem(503, "The model changes too often to answer.", headers={"Retry-After": "1"})
 
     def _record(
