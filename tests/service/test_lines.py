@@ -236,6 +236,9 @@ def test_an_account_limited_to_lines_signs_in_with_that_limit(three: Site) -> No
         token = call("POST", "/v1/sessions", as_=None, json=login).json()["token"]
         assert {row["line"] for row in call("GET", "/v1/models", as_=token).json()} == {"north"}
         assert call("POST", "/v1/rollback?line=south", as_=token, json={"why": "a try"}).status_code == 403
+        # The reports of all lines wait together.
+        assert call("GET", "/v1/outbox", as_=token).status_code == 403
+        assert call("GET", "/v1/outbox", as_="engineer").status_code == 200
 
 
 def test_the_last_use_of_a_token_is_shown(site: Site) -> None:

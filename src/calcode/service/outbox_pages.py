@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Request, Response
 
 from calcode.service import outbox, outbox_routes
-from calcode.service.pages import Form, field, page_role, page_router, render, see
+from calcode.service.pages import Form, field, page_role_on_all_lines, page_router, render, see
 from calcode.service.people import Principal
 from calcode.service.requests import ServiceHere
 
@@ -16,7 +16,7 @@ router = page_router()
 
 @router.get("/outbox")
 def outbox_page(
-    request: Request, service: ServiceHere, principal: Annotated[Principal, Depends(page_role("engineer", "auditor"))]
+    request: Request, service: ServiceHere, principal: Annotated[Principal, Depends(page_role_on_all_lines("engineer", "auditor"))]
 ) -> Response:
     """Show every receiver and the reports that wait for it."""
     kinds = {entry.name: entry.kind for entry in service.site.deliveries}
@@ -25,7 +25,7 @@ def outbox_page(
 
 @router.post("/outbox/retry")
 def retry(
-    service: ServiceHere, principal: Annotated[Principal, Depends(page_role("engineer"))], form: Form
+    service: ServiceHere, principal: Annotated[Principal, Depends(page_role_on_all_lines("engineer"))], form: Form
 ) -> Response:
     """Make the reports that wait for a receiver due now."""
     target = field(form, "target")

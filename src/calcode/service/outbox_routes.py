@@ -11,10 +11,11 @@ from calcode.service import outbox
 from calcode.service.decision_routes import DecisionId, record_of
 from calcode.service.people import Principal
 from calcode.service.problems import responses
-from calcode.service.requests import ServiceHere, role
+from calcode.service.requests import ServiceHere, role, role_on_all_lines
 
 router = APIRouter(prefix="/v1", tags=["deliveries"])
 _Reader = Annotated[Principal, Depends(role("engineer", "auditor"))]
+_ReaderOfAll = Annotated[Principal, Depends(role_on_all_lines("engineer", "auditor"))]
 
 
 class WaitingReports(BaseModel):
@@ -42,7 +43,7 @@ class DeliveredReport(BaseModel):
 
 
 @router.get("/outbox", response_model=list[WaitingReports], responses=responses(401, 403, 429))
-def waiting(service: ServiceHere, principal: _Reader) -> list[dict[str, Any]]:
+def waiting(service: ServiceHere, principal: _ReaderOfAll) -> list[dict[str, Any]]:
     """Return every receiver of the site file, and every other receiver for which reports wait."""
     with service.database.reading() as connection:
         found = outbox.waiting(connection, holding=service.site.holding)

@@ -57,7 +57,8 @@ def start_page(request: Request, service: ServiceHere, principal: _Anybody) -> R
                     "oldest": oldest,
                 }
             )
-        unsent = waiting(connection, holding=service.site.holding)
+        # The reports of all lines wait together.
+        unsent = waiting(connection, holding=service.site.holding) if principal.lines is None else {}
     context = {
         "states": states,
         "answers": ANSWERS,
