@@ -59,6 +59,19 @@ def test_subgroups_are_those_of_the_library(here: Path, run_json: Callable[..., 
     }
 
 
+def test_the_worst_class_of_a_subgroup_has_its_interval(here: Path, run: Callable[..., Any]) -> None:
+    page = run("evaluate", "model.safetensors", "split.parquet", "--role", "test", "--by", "site").stdout
+    decisions, cohort = by_hand()
+    groups = summarize_by(decisions, cohort.evidence.require_labels(), cohort.column("site"))
+    lines = page[page.index("By site") :].splitlines()
+    for value, summary in groups.items():
+        (row,) = [number for number, line in enumerate(lines) if line.startswith(f"{value} ")]
+        worst = summary.worst_class_coverage
+        assert f"{worst.value:.3f} {summary.worst_class}" in lines[row]
+        assert f"[{worst.low:.3f}, {worst.high:.3f}]" in lines[row + 1]
+        assert f"n = {worst.n:,}" in lines[row + 2]
+
+
 def test_decisions_on_some_of_the_images(here: Path, run_json: Callable[..., dict[str, Any]]) -> None:
     facts = run_json("evaluate", "decisions.parquet", "split.parquet", "--where", "site=east")
     decisions, cohort = by_hand()

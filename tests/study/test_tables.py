@@ -11,6 +11,8 @@ import pytest
 from scipy.stats import beta
 
 from calcode.method.decisions import COST_REGIMES
+from calcode.study.decisions import MethodDecisions
+from calcode.study.experiments import motivating_case
 from calcode.study.registry import TABLES
 
 #: The diagnostic package under the paper's names.
@@ -346,6 +348,27 @@ def test_the_motivating_image_shows_the_difference(finished) -> None:
             entry for entry in finished.decisions("AWAY", "first", "aps") if entry["id"] == by_method["aps"].image_id
         ]
         assert case["label"] == class_name
+
+
+def test_full_sets_are_motivating_images_too_but_the_last_ones() -> None:
+    def decided(sets: list[list[int]]) -> MethodDecisions:
+        n = len(sets)
+        return MethodDecisions(
+            ids=np.array([f"i{i}" for i in range(n)]),
+            labels=np.zeros(n, dtype=np.int64),
+            sets=np.array(sets, dtype=bool),
+            accepted=np.ones(n, dtype=bool),
+            deferred=np.zeros(n, dtype=bool),
+            p_values=np.full(n, np.nan),
+            top_label=np.ones(n, dtype=np.int64),
+            top_probability=np.full(n, 0.5),
+            classes=("a", "b", "c"),
+            defers=False,
+        )
+
+    theirs = decided([[0, 1, 0], [0, 1, 0], [1, 1, 0], [0, 1, 0]])
+    ours = decided([[1, 1, 1], [1, 1, 0], [1, 1, 1], [0, 1, 0]])
+    assert motivating_case.cases(theirs, ours, label=0) == [1, 0]
 
 
 def test_resplits_keep_the_sizes_and_change_the_roles(finished) -> None:

@@ -44,7 +44,7 @@ def class_table(summary: Summary, *, protected: Sequence[str] = ()) -> Table:
 
 
 def subgroup_table(groups: Mapping[str, Summary], *, column: str) -> Table:
-    """One subgroup per row, with its worst class."""
+    """One subgroup per row, with its worst class and its interval."""
     headings = (column, "answered", "coverage", "worst class", "size", "full", "right", "defer.")
     table = plain_table(*headings, words=(column, "worst class"), unbroken=("coverage",))
     for value, summary in groups.items():
@@ -53,7 +53,9 @@ def subgroup_table(groups: Mapping[str, Summary], *, column: str) -> Table:
             value,
             f"{summary.coverage.n:,}",
             f"{or_dash(summary.coverage.value)}\n{interval(summary.coverage)}".strip(),
-            f"{or_dash(worst.value)} {summary.worst_class}\nn = {worst.n:,}" if summary.worst_class else "-",
+            f"{or_dash(worst.value)} {summary.worst_class}\n{interval(worst)}\nn = {worst.n:,}"
+            if summary.worst_class
+            else "-",
             or_dash(summary.set_size.value, digits=2),
             or_dash(summary.full_set_rate.value),
             f"{summary.singles.right}/{summary.singles.n}" if summary.singles.n else "-",

@@ -127,8 +127,8 @@ class Summary:
     """Observations on a cohort, with intervals, and the model's promises.
 
     "Answered" means not deferred (METHOD.md 9), "accepted" means passed by the audit. Proportions have Wilson
-    intervals, `set_size` has a percentile bootstrap interval, `worst_class_coverage` the interval of `worst_class`. An
-    undefined value (nothing answered, nothing in the label space) is nan.
+    intervals, `set_size` has a percentile bootstrap interval, and that of `worst_class_coverage` holds the truly worst
+    class, whichever it is. An undefined value (nothing answered, nothing in the label space) is nan.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from calcode.files import replacing
-from calcode.metrics.wording import count, counted, listed, number, percent, short_percent
+from calcode.metrics.wording import count, counted, listed, number, percent, percent_estimate, short_percent
 from calcode.report.figure_files import can_draw, write_figure
 from calcode.report.latex import file_stem, latex_table
 from calcode.report.page import write_page
@@ -20,7 +20,7 @@ from calcode.study.methods import COMPLETE, PAPER_SETS, title_of
 from calcode.study.output import StudyOutput
 from calcode.study.paper import reported_parts
 from calcode.study.registry import EXPERIMENTS
-from calcode.study.view import cost_words, single_words
+from calcode.study.view import cost_words, estimate, single_words
 
 PAGE = "report.html"
 #: Share of full sets from which the summary explains what they mean.
@@ -172,7 +172,7 @@ def _reach(output: StudyOutput, method: str) -> str:
     judged = rows[rows["worst_class"] != ""].sort_values("worst_class_coverage", kind="stable")
     least = "".join(
         f" Its least covered disease is {row.worst_class} on {output.where(row.setting, row.backbone)}: "
-        f"{percent(row.worst_class_coverage)} of {counted(row.worst_class_n, 'image')}."
+        f"{percent_estimate(estimate(row, 'worst_class_coverage'))} of {counted(row.worst_class_n, 'image')}."
         for row in judged.head(1).itertuples(index=False)
     )
     return (

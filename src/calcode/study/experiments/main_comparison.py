@@ -11,7 +11,7 @@ import pandas as pd
 
 from calcode.baselines.registry import METHODS
 from calcode.metrics import Summary
-from calcode.metrics.wording import count, counted, listed, number, percent, percent_estimate, short_percent
+from calcode.metrics.wording import count, counted, listed, number, percent_estimate, short_percent
 from calcode.report.parts import Cell, Column, Fold, Part, Table, Text, columns
 from calcode.study import figures
 from calcode.study.decisions import MethodDecisions
@@ -255,7 +255,8 @@ def setting_sentences(output: StudyOutput, rows: Sequence[Any], *, n_classes: in
     if own.worst_class:
         reach = "reaches" if own.worst_class_hit else "stays below"
         sentences.append(
-            f"Its least covered class, {own.worst_class} with {percent(own.worst_class_coverage)} of "
+            f"Its least covered class, {own.worst_class} with "
+            f"{percent_estimate(estimate(own, 'worst_class_coverage'))} of "
             f"{counted(own.worst_class_n, 'image')}, {reach} the target of {target}."
         )
     others = [row for row in rows if row.method not in (COMPLETE, PAPER_SETS)]

@@ -130,14 +130,12 @@ def tables(study: Study, results: Results) -> Tables:
 
 
 def cases(theirs: MethodDecisions, ours: MethodDecisions, *, label: int) -> list[int]:
-    """Images of a class that the comparator's set misses and ours, not full, holds; the clearest first.
+    """Images of a class that the comparator's set misses and ours holds; the clearest first.
 
-    Small sets come first, then the comparator's confidence in another class, then the id.
+    Our small sets come first, full ones last, then the comparator's confidence in another class, then the id.
     """
     shown = ~theirs.deferred & ~ours.deferred & (ours.labels == label)
-    missed = shown & ~theirs.sets[:, label] & ours.sets[:, label] & ~ours.sets.all(axis=1)
-    if not missed.any():
-        missed = shown & ~theirs.sets[:, label] & ours.sets[:, label]
+    missed = shown & ~theirs.sets[:, label] & ours.sets[:, label]
     size = ours.sets.sum(axis=1)
     return sorted(np.flatnonzero(missed).tolist(), key=lambda i: (size[i], -theirs.top_probability[i], ours.ids[i]))
 
