@@ -16,7 +16,9 @@ router = page_router()
 
 @router.get("/outbox")
 def outbox_page(
-    request: Request, service: ServiceHere, principal: Annotated[Principal, Depends(page_role_on_all_lines("engineer", "auditor"))]
+    request: Request,
+    service: ServiceHere,
+    principal: Annotated[Principal, Depends(page_role_on_all_lines("engineer", "auditor"))],
 ) -> Response:
     """Show every receiver and the reports that wait for it."""
     kinds = {entry.name: entry.kind for entry in service.site.deliveries}

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import select
-from sqlalchemy.exc import IntegrityError
 
 from calcode.errors import CalcodeError
 from calcode.kernels.threads import products_on_one_core, stay_on_this_core
@@ -39,7 +38,7 @@ from calcode.service.sampling import Place, Policy, Visits, due_on
 from calcode.service.tables import EVENT
 
 _LOGGER = logging.getLogger("calcode.service")
-#: How often a block is decided again because the champion changed or a key was taken by another process meanwhile.
+#: How often a block is decided again because a champion changed meanwhile.
 _ATTEMPTS = 5
 #: How long the next block waits for answers to be sent if their event loop is busy.
 _LEAVING_SECONDS = 0.01
@@ -252,13 +251,10 @@ class Writer:
         for _ in range(_ATTEMPTS):
             in_force = {line: self._models[line].in_force for line in {case.line for case in cases}}
             outcomes = _by_line({line: state.champion for line, state in in_force.items()}, cases)
-            try:
-                with self._log.transaction() as transaction:
-                    if all(state.deployed == transaction.deployed for state in in_force.values()):
-                        return self._record(transaction, cases, outcomes, in_force)
-            except IntegrityError:
-                # Another process took one of the keys between our query and our insert.
-                continue
+            # The transaction holds the log's lock: nobody takes a key or changes a model before it ends.
+            with self._log.transaction() as transaction:
+                if all(state.deployed == transaction.deployed for state in in_force.values()):
+                    return self._record(transaction, cases, outcomes, in_force)
             for line in in_force:
                 try:
                     self._models[line].follow()
