@@ -164,12 +164,16 @@ def test_pictures_that_cannot_be_decoded_are_refused_and_not_kept(picture_site: 
 
 
 def test_a_picture_that_takes_too_long_or_too_much_memory_is_refused_and_the_next_one_is_read(tmp_path: Path) -> None:
-    large = io.BytesIO()
+    large, slow = io.BytesIO(), io.BytesIO()
     Image.new("RGB", (11_500, 11_500)).save(large, "PNG", compress_level=1)
+    # A small file that takes long: the last scan of a progressive JPEG again and again.
+    Image.new("RGB", (4000, 4000)).save(slow, "JPEG", progressive=True)
+    content = slow.getvalue()
+    scans = content[:-2] + content[content.rindex(b"\xff\xda") : -2] * 4000 + content[-2:]
 
-    def refusal(images: Images) -> str:
+    def refusal(images: Images, picture: bytes) -> str:
         with pytest.raises(Problem) as refused:
-            images.embed(large.getvalue(), lambda vector: vector)
+            images.embed(picture, lambda vector: vector)
         assert refused.value.status == 422
         name, vector = images.embed(png(5), lambda vector: vector)
         assert np.isfinite(vector).all()
@@ -178,9 +182,9 @@ def test_a_picture_that_takes_too_long_or_too_much_memory_is_refused_and_the_nex
         return refused.value.detail
 
     with opened_images(str(TOWER), tmp_path / "images", deidentify=True, seconds=1) as images:
-        assert "too much time" in refusal(images)
+        assert "too much time" in refusal(images, scans)
     with opened_images(str(TOWER), tmp_path / "images", deidentify=True, n_bytes=2**28) as images:
-        assert "MemoryError" in refusal(images)
+        assert "MemoryError" in refusal(images, large.getvalue())
     # The service's own limits leave room for the largest picture.
     with opened_images(str(TOWER), tmp_path / "images", deidentify=True) as images:
         images.embed(large.getvalue(), lambda vector: vector)
