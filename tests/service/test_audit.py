@@ -17,7 +17,7 @@ from calcode.errors import ServiceError
 from calcode.files import canonical_json
 from calcode.service.audit.chain import COPIED, GENESIS, Record, record_hash, verified_hashes
 from calcode.service.audit.notes import Checkpoint, open_checkpoint, sign_checkpoint, verifier_key
-from calcode.service.audit.tree import TreeHead, inclusion_proof, root, root_from_proof
+from calcode.service.audit.tree import Subtrees, TreeHead, root, root_from_proof
 
 LEAVES = st.lists(st.binary(min_size=32, max_size=32).map(bytes.hex), max_size=40)
 
@@ -163,16 +163,36 @@ def test_the_root_is_that_of_rfc_6962_however_the_log_grew(leaves: list[str], st
     assert one_by_one.root() == root(leaves) == rfc6962_root(leaves)
 
 
-@given(LEAVES.filter(bool), st.data())
-def test_proofs_are_those_of_rfc_6962_and_prove_one_record_only(leaves: list[str], data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, len(leaves) - 1))
-    proof = inclusion_proof(leaves, index)
-    assert proof == rfc6962_path(index, leaves)
-    assert root_from_proof(leaves[index], index=index, size=len(leaves), proof=proof) == root(leaves)
-    other = hashlib.sha256(leaves[index].encode()).hexdigest()
-    assert root_from_proof(other, index=index, size=len(leaves), proof=proof) != root(leaves)
-    with pytest.raises(ValueError, match="proof"):
-        root_from_proof(leaves[index], index=index, size=len(leaves), proof=[*proof, bytes(32)])
+@given(LEAVES.filter(bool), st.sampled_from([1, 2, 4, 8, 64]), st.data())
+def test_proofs_are_those_of_rfc_6962_and_prove_one_record_only(leaves: list[str], n: int, data: st.DataObject) -> None:
+    """Also of a list that has grown since the last proof, and of one that it had outgrown."""
+    subtrees = Subtrees(lambda after, upto: leaves[after:upto], leaves=n)
+    for size in data.draw(st.lists(st.integers(1, len(leaves)), min_size=1, max_size=4)):
+        index = data.draw(st.integers(0, size - 1))
+        proof = subtrees.proof(index, size=size)
+        assert proof == rfc6962_path(index, leaves[:size])
+        assert root_from_proof(leaves[index], index=index, size=size, proof=proof) == root(leaves[:size])
+        other = hashlib.sha256(leaves[index].encode()).hexdigest()
+        assert root_from_proof(other, index=index, size=size, proof=proof) != root(leaves[:size])
+        with pytest.raises(ValueError, match="proof"):
+            root_from_proof(leaves[index], index=index, size=size, proof=[*proof, bytes(32)])
+
+
+def test_after_the_first_proof_others_read_two_subtrees_and_not_the_log() -> None:
+    leaves = [hashlib.sha256(bytes([n % 256, n // 256])).hexdigest() for n in range(1000)]
+    read = 0
+
+    def hashes(after: int, upto: int) -> list[str]:
+        nonlocal read
+        read += upto - after
+        return leaves[after:upto]
+
+    subtrees = Subtrees(hashes, leaves=32)
+    subtrees.proof(500, size=990)
+    read = 0
+    for index, size in ((3, 990), (987, 990), (640, 999), (0, 500)):
+        assert subtrees.proof(index, size=size) == rfc6962_path(index, leaves[:size])
+    assert read <= 4 * 2 * 32
 
 
 def test_a_note_is_opened_with_its_key_and_no_other() -> None:

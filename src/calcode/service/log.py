@@ -17,7 +17,7 @@ from calcode.errors import ServiceError
 from calcode.service import projections
 from calcode.service.audit.chain import COPIED, GENESIS, Break, Record, record_hash, verified_hashes
 from calcode.service.audit.parts import SecretPart
-from calcode.service.audit.tree import TreeHead
+from calcode.service.audit.tree import Subtrees, TreeHead
 from calcode.service.bodies import body_text
 from calcode.service.database import AnotherLog, Database, Driver
 from calcode.service.projections import Fact
@@ -54,6 +54,8 @@ class Log:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.boot = os.urandom(8).hex()
+        #: For proofs; it reads the log when the first one is asked for.
+        self.subtrees = Subtrees(lambda after, upto: self.hashes(after=after, upto=upto))
         #: Wall clock minus monotonic clock at the last record.
         self._offset: float | None = None
         #: The end of the log when this process last wrote.

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from calcode.errors import ServiceError
 from calcode.service.audit.chain import Record, header_hash
 from calcode.service.audit.notes import open_checkpoint
-from calcode.service.audit.tree import inclusion_proof, root_from_proof
+from calcode.service.audit.tree import root_from_proof
 from calcode.service.log import Log
 from calcode.service.problems import Problem
 from calcode.service.tables import CHECKPOINT
@@ -49,7 +49,7 @@ def proof_of(record: Record, log: Log) -> Proof:
         found = connection.execute(query.order_by(CHECKPOINT.c.size).limit(1)).first()
     if found is None:
         raise Problem(409, "No checkpoint covers this record yet; ask again after the next one.")
-    path = inclusion_proof(log.hashes(upto=found.size), record.seq - 1)
+    path = log.subtrees.proof(record.seq - 1, size=found.size)
     encoded = [base64.b64encode(node).decode() for node in path]
     return Proof(**record._asdict(), path=encoded, checkpoint=found.note)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from binascii import unhexlify
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 def leaf_hash(record: str) -> bytes:
@@ -66,24 +67,62 @@ def root(records: Sequence[str]) -> bytes:
     return head.root()
 
 
-def inclusion_proof(records: Sequence[str], index: int) -> list[bytes]:
-    """Return the sibling hashes that lead from one leaf to the root, nearest the leaf first (RFC 6962, 2.1.1).
+class Subtrees:
+    """Inclusion proofs for a growing list of records (RFC 6962, 2.1.1) that read one subtree and not the whole list.
+
+    The roots of all complete subtrees of so many leaves are kept in memory: they stay as they are when the list grows.
 
     Parameters
     ----------
-    records : sequence of str
-        Hashes in hex of all records under the root.
-    index : int
-        Position of the leaf, from 0.
+    hashes : callable
+        Returns the hashes in hex of the records after one position up to another.
+    leaves : int
+        Leaves of a subtree, a power of two.
+
+    Examples
+    --------
+    >>> records = ["00" * 32, "11" * 32, "22" * 32]
+    >>> subtrees = Subtrees(lambda after, upto: records[after:upto])
+    >>> proof = subtrees.proof(2, size=3)
+    >>> root_from_proof(records[2], index=2, size=3, proof=proof) == root(records)
+    True
     """
-    # Level by level; a node without a sibling moves up unchanged.
-    proof, level, position = [], [leaf_hash(record) for record in records], index
+
+    def __init__(self, hashes: Callable[[int, int], Sequence[str]], *, leaves: int = 1024) -> None:
+        self._hashes, self._leaves = hashes, leaves
+        self._roots: list[bytes] = []
+        self._turn = threading.Lock()
+
+    def proof(self, index: int, *, size: int) -> list[bytes]:
+        """Return the sibling hashes that lead from a leaf to the root of the first `size` leaves, nearest first.
+
+        Parameters
+        ----------
+        index : int
+            Position of the leaf, from 0.
+        size : int
+        """
+        n = self._leaves
+        own, rest = index - index % n, size - size % n
+        with self._turn:
+            for start in range(n * len(self._roots), rest, n):
+                self._roots.append(root(self._hashes(start, start + n)))
+            roots = self._roots[: size // n]
+        if rest < size:
+            roots.append(root(self._hashes(rest, size)))
+        leaves = [leaf_hash(record) for record in self._hashes(own, min(own + n, size))]
+        return _siblings(leaves, index - own) + _siblings(roots, index // n)
+
+
+def _siblings(level: Sequence[bytes], position: int) -> list[bytes]:
+    """Return the siblings on the way from a node to the root, level by level; a node without one moves up unchanged."""
+    proof = []
     while len(level) > 1:
         sibling = position ^ 1
         if sibling < len(level):
             proof.append(level[sibling])
         pairs = [node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
-        level = pairs + level[len(level) - len(level) % 2 :]
+        level = [*pairs, *level[len(level) - len(level) % 2 :]]
         position //= 2
     return proof
 
