@@ -128,6 +128,8 @@ def change_page(
         champions = [row.champion for row in connection.execute(query)]
         # The model that answered before this one first did, or that answers as long as this one never has.
         before = champions[: champions.index(digest)] if digest in champions else champions
+        n_classes = len(models.prompts.classes)
+        comparison = None if withheld else shadow_comparison(connection, line, digest, n_classes=n_classes)
         upto = last_full_step(connection, line, after=0) if withheld else inf
         context = {
             "line": line,
@@ -140,10 +142,8 @@ def change_page(
             "about": "" if protocol is None else parse_protocol(protocol.text, source="protocol").description,
             "failed": models.gates(connection, digest, upto=upto) if model.state == "shadow" else [],
             "withheld": withheld,
-            "comparison": None
-            if withheld
-            else shadow_comparison(connection, line, digest, n_classes=len(models.prompts.classes)),
-            "coverage": None if withheld else shadow_coverage(connection, line, digest),
+            "comparison": comparison,
+            "coverage": shadow_coverage(connection, line, digest) if comparison and comparison["decisions"] else None,
             "own_report": report_of(connection, line, digest),
             "promises": promises_in_words(service, line, digest),
         }
