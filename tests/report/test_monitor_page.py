@@ -92,6 +92,15 @@ def test_coverage_never_comes_without_size_full_sets_labels_and_both_readings_of
     assert "were deferred" in text_of(watch)
 
 
+def test_a_diagnosis_without_a_label_has_no_coverage_whatever_waits() -> None:
+    """Its only case is one that nobody read."""
+    watch = watched(n=1)
+    assert watch.classes["bcc"].counts.missing == 1
+    first = table(watch, "coverage").cells[0]
+    assert [cell.text for cell in first[1:6]] == ["0", "1", "no label yet", "no label yet", ""]
+    assert not any(isinstance(part, Figure) for part in section(watch, "coverage").parts)
+
+
 def test_every_share_of_the_page_is_in_percent() -> None:
     watch = watched()
     rows = [row for key in ("coverage", "labels") for row in table(watch, key).cells]

@@ -283,7 +283,8 @@ def coverage_parts(
     aside = "Only patients drawn at random count."
     if left:
         aside += f" Not counted: {listed(left)}."
-    known = {name: entry for name, entry in classes.items() if entry.counts.n}
+    # With cases without a label alone the coverage would be 100 % of nothing.
+    known = {name: entry for name, entry in classes.items() if entry.counts.hits + entry.counts.misses}
     rows = [
         ChartRow(
             label=name,
@@ -340,8 +341,8 @@ def coverage_table(classes: Mapping[str, ClassWatch], *, marked: Collection[str]
                 Cell(name, below="in every answer" * (name in marked)),
                 f"{labelled:,}",
                 f"{counts.missing:,}",
-                *(shown if counts.n else [Cell("no label yet")] * 2),
-                percent_interval(binomial) if counts.n else "",
+                *(shown if labelled else [Cell("no label yet")] * 2),
+                percent_interval(binomial) if labelled else "",
                 f"{entry.size_sum / labelled:.2f}" if labelled else "",
                 percent(entry.n_full / labelled) if labelled else "",
                 percent(1 - entry.coverage.line),
