@@ -11,7 +11,7 @@ import pytest
 
 from calcode.metrics.wording import number, percent
 from calcode.monitor import Case, Rates, Watch, labels_needed
-from calcode.report.charts import PlaneChart, RowChart
+from calcode.report.charts import PlaneChart, RowChart, Scale
 from calcode.report.monitor_page import monitor_sections
 from calcode.report.page import render_page
 from calcode.report.parts import Figure, Section, Table
@@ -180,3 +180,13 @@ def test_one_is_no_plural() -> None:
     page = " ".join(text_of(watched(n=1)).split())
     for words in ("over 1 patient with one image", "After 1 patient the evidence", "(1 case), 0.0"):
         assert words in page
+
+
+def test_ticks_of_counts_are_whole_numbers() -> None:
+    for n in (1, 3, 7, 80):
+        (figure,) = (part for part in section(watched(n=n), "images").parts if isinstance(part, Figure))
+        (chart,) = figure.charts
+        assert isinstance(chart, PlaneChart)
+        ticks = Scale(low=chart.across.low, high=chart.across.high).ticks()
+        assert len(ticks) > 1
+        assert all(tick == round(tick) for tick in ticks)

@@ -425,9 +425,11 @@ def _evidence_chart(histories: Mapping[str, Sequence[float]], *, alpha: float, a
         x, y = (0.0, *(float(n) for n, _ in points)), (0.0, *(value for _, value in points))
         marks.append(Marks(series=series, name=name, across=x, up=y, joined=True, cloud=True))
         lowest, highest, longest = min(lowest, *y), max(highest, *y), max(longest, len(history))
+    # On a shorter axis, ticks would stand between whole cases.
+    end = max(longest, 5)
     return PlaneChart(
         marks=marks,
-        across=Axis(title=across, low=0.0, high=float(longest), tick_text=plain_number),
+        across=Axis(title=across, low=0.0, high=float(end), tick_text=plain_number),
         up=Axis(
             title="evidence",
             low=math.floor(lowest),
