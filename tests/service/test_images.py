@@ -26,6 +26,7 @@ from calcode.service.log import Transaction
 from calcode.service.operations import erase, opened, retain
 from calcode.service.problems import Problem
 from calcode.service.service import Service
+from calcode.service.settings import read_site, require_files
 from calcode.service.tables import DECISION, SECRET_PART
 
 pytest.importorskip("onnxruntime")
@@ -161,6 +162,33 @@ def test_pictures_that_cannot_be_decoded_are_refused_and_not_kept(picture_site: 
         assert (
             call("POST", "/v1/decisions", json={**sent, "image": base64.b64encode(png(3)).decode()}).status_code == 200
         )
+
+
+@pytest.mark.parametrize("name", ["biomedclip", "openai/clip-vit-base-patch32", "hf-hub:owner/model", "towers/clip"])
+def test_a_tower_is_a_file_a_folder_or_the_name_of_a_backbone(tmp_path: Path, name: str) -> None:
+    file = make_picture_site(tmp_path).file
+    file.write_text(file.read_text().replace(str(TOWER), name))
+    folder = tmp_path / name
+    if name == "towers/clip":
+        # A folder that is not there reads like a name on the hub, as it does for `calcode embed`.
+        folder.mkdir(parents=True)
+    site = read_site(file)
+    require_files(site)
+    assert site.lines[0].image_tower == (str(folder) if folder.exists() else name)
+
+
+def test_the_folder_of_a_backbone_takes_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="the backbone needs torch: make test-torch")
+    pytest.importorskip("transformers", reason="the backbone needs transformers: make test-torch")
+    from backbones.tiny_models import make_torchvision_importable, save_clip
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    make_torchvision_importable()
+    save_clip(tmp_path / "clip")
+    with opened_images(str(tmp_path / "clip"), tmp_path / "images", deidentify=True) as images:
+        _, vector = images.embed(png(5), lambda vector: vector)
+    pixels = np.asarray(Image.open(io.BytesIO(png(5))))
+    np.testing.assert_allclose(vector, encode_images(load_backbone(tmp_path / "clip"), [pixels])[0], atol=1e-6)
 
 
 def test_a_picture_that_takes_too_long_or_too_much_memory_is_refused_and_the_next_one_is_read(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def opened_images(
 ) -> Iterator[Images]:
     """Load the tower and start the decoding process, with its limits for one picture."""
     folder.mkdir(exist_ok=True, mode=0o700)
-    backbone = load_backbone(Path(tower) if Path(tower).suffix == ".onnx" else tower)
+    backbone = load_backbone(tower)
     ended = Unreadable(path=folder, reason=_ENDED)
     decode = partial(_decoded, seconds=seconds)
     with WorkerPool(decode, workers=1, crashed=lambda _: ended, prepare=_limit_memory, arguments=(n_bytes,)) as pool:

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from calcode.backbones.registry import KNOWN
 from calcode.errors import ServiceError
 from calcode.toml_mistakes import keys_at, mistake
 
@@ -44,7 +45,7 @@ class LineSettings(_Table):
     allow_unsigned: bool = False
     #: Name of the backbone that made the embeddings, as the model records it.
     backbone: str | None = None
-    #: ONNX file or registered backbone, if the service accepts images.
+    #: ONNX file, folder of a backbone, or its name as for `calcode embed`, if the service accepts images.
     image_tower: str | None = None
     #: Feature file with the reference images, for neighbours in explanations.
     reference: str | None = None
@@ -334,7 +335,8 @@ def require_files(site: SiteSettings) -> None:
     for line in site.lines:
         own = ("prompts", "reference", "protocol", "signing_key")
         named += [(f"{name} of the line {line.name}", getattr(line, name)) for name in own]
-        if ":" not in (line.image_tower or ":"):
+        tower = Path(line.image_tower or "")
+        if tower.is_absolute() and not tower.is_dir():
             named.append((f"image_tower of the line {line.name}", line.image_tower))
         named += [(f"trusted of the line {line.name}", key) for key in line.trusted if not key.startswith("ed25519:")]
     if site.oidc is not None:
@@ -357,6 +359,13 @@ def require_files(site: SiteSettings) -> None:
                 f"{path}: cannot be read ({error.strerror}); {setting} names it in the site file: put it there, or "
                 "correct the site file"
             ) from error
+
+
+def _on_hub(tower: str | None, file: Path) -> bool:
+    """Whether an image tower of a site file is the name of a backbone, and no file or folder."""
+    if tower is None or (file.parent / tower).exists():
+        return False
+    return tower in KNOWN or ":" in tower or (tower.count("/") == 1 and not tower.endswith(".onnx"))
 
 
 def _checked_networks(values: list[str]) -> list[str]:
@@ -393,7 +402,7 @@ def read_site(path: str | os.PathLike[str]) -> SiteSettings:
             update={
                 **{name: absolute(getattr(line, name)) for name in _PATHS},
                 "trusted": [key if key.startswith("ed25519:") else str(absolute(key)) for key in line.trusted],
-                "image_tower": line.image_tower if ":" in (line.image_tower or ":") else absolute(line.image_tower),
+                "image_tower": line.image_tower if _on_hub(line.image_tower, file) else absolute(line.image_tower),
             }
         )
         for line in site.lines

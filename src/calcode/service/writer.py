@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -255,17 +255,18 @@ class Writer:
             with self._log.transaction() as transaction:
                 if all(state.deployed == transaction.deployed for state in in_force.values()):
                     return self._record(transaction, cases, outcomes, in_force)
-            for line in in_force:
-                try:
-                    self._models[line].follow()
-                except CalcodeError as error:
-                    # Not a 500, which says that the case was deferred: nothing is recorded here.
-                    _LOGGER.error("model_not_loaded", extra={"line": line, "error": type(error).__name__})
-                    sentence = (
-                        "The model that answers cannot be loaded: nothing was recorded. Repeat the request later."
-                    )
-                    raise Problem(503, sentence, headers={"Retry-After": "2"}) from error
+            self._follow(in_force)
         raise Problem(503, "The model changes too often to answer.", headers={"Retry-After": "1"})
+
+    def _follow(self, lines: Iterable[str]) -> None:
+        """Load the models that answer now; one that cannot be loaded is a 503, because a 500 says: deferred, recorded."""
+        try:
+            for line in lines:
+                self._models[line].follow()
+        except CalcodeError as error:
+            _LOGGER.error("model_not_loaded", extra={"line": line, "error": type(error).__name__})
+            sentence = "The model that answers cannot be loaded: nothing was recorded. Repeat the request later."
+            raise Problem(503, sentence, headers={"Retry-After": "2"}) from error
 
     def _record(
         self,
