@@ -259,7 +259,7 @@ class Writer:
         raise Problem(503, "The model changes too often to answer.", headers={"Retry-After": "1"})
 
     def _follow(self, lines: Iterable[str]) -> None:
-        """Load the models that answer now; one that cannot be loaded is a 503, because a 500 says: deferred, recorded."""
+        """Load the models that answer now; without one the answer is 503, because 500 says: deferred and recorded."""
         try:
             for line in lines:
                 self._models[line].follow()
