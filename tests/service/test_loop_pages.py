@@ -99,6 +99,8 @@ def test_a_change_has_a_page_with_its_modification_its_protocol_and_its_impact(c
     service.change(lambda t: models.set_shadow(t, digest, actor="emil", why="after 60 cases"))
     models.follow()
     clinic.send(30)
+    # The shadow decides after the answers; a change waits for it.
+    service.change(lambda _: None)
     page = shown(engineer, address)
     assert f"would take the place of the model {home[:12]}" in page
     assert re.search(r"calibrated on cases of this site emil, record \d", page)
